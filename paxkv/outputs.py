@@ -1,0 +1,60 @@
+"""What a request gives back, under vLLM's field names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One token's log-probability under the model's raw distribution.
+
+    rank: 1 for the most likely token. decoded_token: display text, None without a tokenizer.
+    """
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+TokenLogprobs = dict[int, Logprob]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One generated sequence.
+
+    token_ids include the token that ended the sequence. logprobs, one entry per token, are None
+    unless asked for. finish_reason: "stop", "length", "abort", "error", or None while running.
+    stop_reason: the stop string or stop token id met, None for an end-of-sequence token.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """One request: its prompt and its generated sequences, best or lowest index first.
+
+    prompt_logprobs: one entry per prompt token, the first of which is None.
+    num_cached_tokens: prompt tokens read from the prefix cache. metrics: times in seconds.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    num_cached_tokens: int = 0
+    metrics: dict[str, Any] | None = field(default=None, repr=False)

@@ -1,0 +1,1 @@
+"""Sampling: what a request asks for (`params`), and the device functions that draw its tokens."""

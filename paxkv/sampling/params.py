@@ -1,0 +1,227 @@
+"""SamplingParams: what one request asks of the sampler, checked at construction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from paxkv.sampling import checks
+
+GREEDY_BELOW = 1e-5
+MAX_CHILDREN = 16_384
+MAX_LOGIT_BIAS = 1_024
+MAX_BIAS = 1e6
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How the tokens of one request are chosen and when they end.
+
+    Field names and defaults are vLLM's. A wrong value is a ValueError which names the argument,
+    the value and the allowed range. Ids are checked against the model's output width by
+    `validate_for`, which the engine calls before any work.
+
+    n: sequences returned. best_of: sequences drawn, of which the n with the best
+        cumulative_logprob are returned (at least n; None means n).
+    presence_penalty, frequency_penalty: [-2, 2], over the output's tokens only.
+    repetition_penalty: (0, 1e6], over prompt and output, Hugging Face's rule.
+    temperature: [0, 1e6]; below 1e-5 is greedy.
+    top_p: [0, 1], 0 is greedy. top_k: 0 and -1 are off, 1 is greedy, above the vocabulary is off.
+    min_p: [0, 1], relative to the most likely token.
+    seed: 64 bits, signed or unsigned; None and -1 draw from the engine's own seed.
+    stop: one string or a list. stop_token_ids: they end the request even under ignore_eos.
+    bad_words: strings never generated. logit_bias: {token id: bias}, at most 1,024 entries.
+    allowed_token_ids: if given, nothing else is ever drawn.
+    max_tokens: at least 1; None takes the room left in max_model_len.
+    min_tokens: no end id and no stop string before that many tokens.
+    logprobs, prompt_logprobs: alternatives per position besides the chosen token; 0 is the
+        chosen token alone, -1 the whole vocabulary (where the engine's max_logprobs allows it).
+    priority: larger runs first (vLLM's order is the opposite).
+    enable_prefix_caching: False neither reads nor leaves cached blocks; None follows the engine.
+    """
+
+    n: int = 1
+    best_of: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    priority: int = 0
+    enable_prefix_caching: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self._checked().items():
+            object.__setattr__(self, name, value)
+
+    def _checked(self) -> dict[str, object]:
+        """Every field in its stored form: lists as tuples, numbers as int and float."""
+        n = checks.integer("n", self.n, 1, MAX_CHILDREN)
+        best_of = self.best_of
+        if best_of is not None:
+            allowed = f"None or an integer from n={n} to {MAX_CHILDREN}"
+            best_of = checks.integer("best_of", best_of, n, MAX_CHILDREN, allowed)
+        max_tokens = self.max_tokens
+        if max_tokens is not None:
+            allowed = f"None or an integer from 1 to {INT32_MAX}"
+            max_tokens = checks.integer("max_tokens", max_tokens, 1, INT32_MAX, allowed)
+        min_tokens = checks.integer("min_tokens", self.min_tokens, 0, INT32_MAX)
+        if max_tokens is not None and min_tokens > max_tokens:
+            raise checks.refuse("min_tokens", min_tokens, f"at most max_tokens={max_tokens}")
+        detokenize = checks.boolean("detokenize", self.detokenize)
+        stop = checks.strings("stop", self.stop, single=True)
+        if stop and not detokenize:
+            raise checks.refuse("stop", self.stop, "empty when detokenize=False")
+        caching = self.enable_prefix_caching
+        return {
+            "n": n,
+            "best_of": best_of,
+            "presence_penalty": _penalty("presence_penalty", self.presence_penalty),
+            "frequency_penalty": _penalty("frequency_penalty", self.frequency_penalty),
+            "repetition_penalty": checks.number(
+                "repetition_penalty",
+                self.repetition_penalty,
+                0.0,
+                1e6,
+                "a number above 0 and up to 1e6",
+                open_low=True,
+            ),
+            "temperature": checks.number(
+                "temperature", self.temperature, 0.0, 1e6, "a number from 0 to 1e6"
+            ),
+            "top_p": checks.number("top_p", self.top_p, 0.0, 1.0, "a number from 0 to 1"),
+            "top_k": checks.integer(
+                "top_k",
+                self.top_k,
+                -1,
+                2**63 - 1,
+                "0 or -1 (off) or an integer from 1 to 2**63 - 1",
+            ),
+            "min_p": checks.number("min_p", self.min_p, 0.0, 1.0, "a number from 0 to 1"),
+            "seed": _seed(self.seed),
+            "stop": stop,
+            "stop_token_ids": _ids("stop_token_ids", self.stop_token_ids),
+            "bad_words": checks.strings("bad_words", self.bad_words),
+            "include_stop_str_in_output": checks.boolean(
+                "include_stop_str_in_output", self.include_stop_str_in_output
+            ),
+            "ignore_eos": checks.boolean("ignore_eos", self.ignore_eos),
+            "max_tokens": max_tokens,
+            "min_tokens": min_tokens,
+            "logprobs": _alternatives("logprobs", self.logprobs),
+            "prompt_logprobs": _alternatives("prompt_logprobs", self.prompt_logprobs),
+            "detokenize": detokenize,
+            "skip_special_tokens": checks.boolean("skip_special_tokens", self.skip_special_tokens),
+            "logit_bias": _logit_bias(self.logit_bias),
+            "allowed_token_ids": _allowed_token_ids(self.allowed_token_ids),
+            "priority": checks.integer("priority", self.priority, -(2**31), INT32_MAX),
+            "enable_prefix_caching": (
+                None if caching is None else checks.boolean("enable_prefix_caching", caching)
+            ),
+        }
+
+    def validate_for(self, vocab_size: int, max_logprobs: int = 20) -> None:
+        """Check ids against the output width and logprobs against the engine's limit.
+
+        vocab_size: width of the logits, in tokens. max_logprobs: -1 means no limit.
+        """
+        highest = vocab_size - 1
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            checks.token_ids(name, getattr(self, name) or (), highest)
+        checks.token_ids("logit_bias", tuple(self.logit_bias or ()), highest)
+        limit = vocab_size if max_logprobs == -1 else min(max_logprobs, vocab_size)
+        for name in ("logprobs", "prompt_logprobs"):
+            wanted = getattr(self, name)
+            if wanted is None:
+                continue
+            if (wanted == -1 and max_logprobs != -1) or wanted > limit:
+                raise checks.refuse(name, wanted, f"None or an integer from 0 to {limit}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every token is the most likely one, so that nothing is drawn."""
+        return self.temperature < GREEDY_BELOW or self.top_k == 1 or self.top_p == 0.0
+
+    @property
+    def children(self) -> int:
+        """Sequences drawn: best_of, or n."""
+        return self.best_of or self.n
+
+    @property
+    def has_penalty(self) -> bool:
+        return (
+            self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )
+
+    def changed(self) -> dict[str, object]:
+        """The fields that differ from their defaults, for logs."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if getattr(self, f.name) not in (f.default, ())
+        }
+
+
+def _penalty(name: str, value: object) -> float:
+    return checks.number(name, value, -2.0, 2.0, "a number from -2 to 2")
+
+
+def _seed(value: object) -> int | None:
+    if value is None or value == -1:
+        return None
+    allowed = "None or an integer of 64 bits, from -2**63 to 2**64 - 1"
+    return checks.integer("seed", value, -(2**63), 2**64 - 1, allowed)
+
+
+def _ids(name: str, value: object) -> tuple[int, ...]:
+    return () if value is None else checks.token_ids(name, value, INT32_MAX)
+
+
+def _allowed_token_ids(value: object) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    allowed = checks.token_ids("allowed_token_ids", value, INT32_MAX)
+    if not allowed:
+        raise checks.refuse("allowed_token_ids", value, "None or a list of at least one token id")
+    return allowed
+
+
+def _alternatives(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    allowed = f"None, -1 (the whole vocabulary) or an integer from 0 to {INT32_MAX}"
+    return checks.integer(name, value, -1, INT32_MAX, allowed)
+
+
+def _logit_bias(value: object) -> dict[int, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise checks.refuse("logit_bias", value, "a mapping of token ids to numbers")
+    if len(value) > MAX_LOGIT_BIAS:
+        raise checks.refuse("logit_bias", value, f"a mapping of at most {MAX_LOGIT_BIAS} entries")
+    ids = checks.token_ids("logit_bias", list(value), INT32_MAX)
+    allowed = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}"
+    return {
+        token: checks.number(f"logit_bias[{token}]", bias, -MAX_BIAS, MAX_BIAS, allowed)
+        for token, bias in zip(ids, value.values(), strict=True)
+    }
