@@ -1,0 +1,1 @@
+"""Models as data plus pure functions: configuration, array descriptions, rotary tables, decoder."""

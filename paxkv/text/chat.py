@@ -1,0 +1,142 @@
+"""Chat templates: Jinja, sandboxed, with the names Hugging Face's templates rely on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+NO_TEMPLATE = (
+    "this model has no chat template: give one as chat_template (inline text, or the path of a "
+    "file), or use plain prompts"
+)
+
+
+class _Generation(Extension):
+    """Accepts `{% generation %}` blocks, which only training needs, as plain text."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def _raise(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+@lru_cache(maxsize=16)
+def _compile(source: str) -> Any:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda style: datetime.now().strftime(style)
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise ValueError(f"chat_template is not a valid Jinja template: {error}") from error
+
+
+def load_template(template: str | Path) -> str:
+    """The text of a chat template given inline or as the path of a file, compiled once to check it.
+
+    Raises ValueError if it does not compile, or if a path names no file.
+    """
+    text = str(template)
+    inline = isinstance(template, str) and ("{" in text or "\n" in text)
+    if not inline:
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise ValueError(
+                f"chat_template={text!r} is neither template text (no '{{') nor an existing file"
+            )
+        text = path.read_text(encoding="utf-8")
+    _compile(text)
+    return text
+
+
+def _joined(content: Any, index: int) -> Any:
+    """Message content as one string; lists of `{"type": "text", "text": …}` are concatenated."""
+    if not isinstance(content, (list, tuple)):
+        return content
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise ValueError(f"messages[{index}]: content part {kind!r} is not supported, only text")
+    return "\n".join(texts)
+
+
+def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
+        raise ValueError("messages must be a list of {'role': …, 'content': …} objects")
+    if not messages:
+        raise ValueError("messages is empty; at least one message is needed")
+    plain = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ValueError(f"messages[{index}] must be an object with a 'role' string")
+        fields = {key: value for key, value in message.items() if value is not None}
+        if "content" in fields:
+            fields["content"] = _joined(fields["content"], index)
+        plain.append(fields)
+    return plain
+
+
+def render_chat(
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **variables: Any,
+) -> str:
+    """The prompt text of a conversation.
+
+    variables: further names the template may use, such as bos_token. Fields that are None are left
+    out. Raises ValueError for malformed messages and when the template itself refuses.
+    """
+    plain = _messages(messages)
+    try:
+        return _compile(template).render(
+            messages=plain,
+            tools=list(tools) if tools else None,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **variables,
+        )
+    except TemplateError as error:
+        raise ValueError(f"the chat template refused these messages: {error}") from error
+    except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
+        raise ValueError(f"the chat template failed on these messages: {error!r}") from error
