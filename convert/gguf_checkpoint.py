@@ -41,7 +41,7 @@ class GGUFCheckpoint(Checkpoint):
     def __init__(self, path: Path) -> None:
         self._file = MappedFile(path)
         self._metadata, stored = read_header(self._file)
-        self.architecture = self._metadata.get("general.architecture")
+        self.architecture: str = self._metadata.get("general.architecture", "")
         if self.architecture not in _PERMUTED:
             raise ValueError(
                 f"{path}: GGUF architecture {self.architecture!r} is not supported; "

@@ -14,9 +14,7 @@ from paxkv.models.config import ModelConfig, RopeScaling
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-def _rope_scaling(
-    get: Any, context: int, freq_factors: np.ndarray | None
-) -> RopeScaling | None:
+def _rope_scaling(get: Any, context: int, freq_factors: np.ndarray | None) -> RopeScaling | None:
     kind = get("rope.scaling.type", "none")
     factor = get("rope.scaling.factor", 0.0)
     if kind == "none" and get("rope.scale_linear", 0.0):
@@ -80,8 +78,8 @@ def gguf_config(
     if "model.embed_tokens.weight" not in shapes:
         raise ValueError(f"{path}: missing tensor token_embd.weight")
     num_heads = need("attention.head_count")
-    num_kv_heads = num_heads if get("attention.head_count_kv") is None else need(
-        "attention.head_count_kv"
+    num_kv_heads = (
+        num_heads if get("attention.head_count_kv") is None else need("attention.head_count_kv")
     )
     head_dim = get("attention.key_length") or need("embedding_length") // num_heads
     if get("attention.value_length", head_dim) != head_dim:

@@ -92,7 +92,7 @@ def _tensor_kind(path: Any, name: str, raw: int) -> GGMLQuantizationType:
     """
     try:
         kind = GGMLQuantizationType(raw)
-        block, size = GGML_QUANT_SIZES[kind]
+        _, size = GGML_QUANT_SIZES[kind]
         dequantize(np.zeros((1, size), np.uint8), kind)
     except (ValueError, KeyError):
         raise ValueError(f"{path}: tensor {name!r} has the unknown type number {raw}") from None

@@ -124,9 +124,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     return backend
 
 
-def _add_ends(
-    backend: tokenizers.Tokenizer, vocabulary: _Vocabulary, bos_by_default: bool
-) -> None:
+def _add_ends(backend: tokenizers.Tokenizer, vocabulary: _Vocabulary, bos_by_default: bool) -> None:
     special = vocabulary.special_tokens()
     before = [special["bos_token"]] * bool(
         vocabulary.get("add_bos_token", bos_by_default) and "bos_token" in special
@@ -157,7 +155,9 @@ def gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> Tokenizer:
         backend = _sentencepiece(vocabulary)
         _add_ends(backend, vocabulary, bos_by_default=True)
     else:
-        raise ValueError(f"{path}: tokenizer.ggml.model={kind!r} is not supported: gpt2 and llama are")
+        raise ValueError(
+            f"{path}: tokenizer.ggml.model={kind!r} is not supported: gpt2 and llama are"
+        )
     backend.add_tokens(vocabulary.added_tokens())
     templates = {}
     if metadata.get("tokenizer.chat_template"):

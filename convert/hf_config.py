@@ -64,10 +64,10 @@ def rope_scaling(raw: dict[str, Any], max_position_embeddings: int) -> RopeScali
         return None
     original = raw.get("original_max_position_embeddings")
     factor = raw.get("factor")
-    if kind in _LENGTH_TYPES and original is None:
-        original = max_position_embeddings
-    if factor is None and kind == "yarn":
-        factor = max_position_embeddings / original
+    if kind in _LENGTH_TYPES:
+        original = original or max_position_embeddings
+        if factor is None and kind == "yarn":
+            factor = max_position_embeddings / original
     if factor is None and kind in ("linear", "dynamic", "llama3"):
         raise ValueError(f"rope_scaling: rope_type {kind!r} needs factor")
     return RopeScaling(

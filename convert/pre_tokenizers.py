@@ -57,7 +57,12 @@ def _parts(name: str) -> list[PreTokenizer] | None:
             digits = Digits(individual_digits=True)
             return [*_splits(*_DEEPSEEK_CODER), digits, _plain_bytes()]
         case "default":
-            return [_split(_DEFAULT), *_default_words(), *_splits(*_DEFAULT_NUMBERS), _plain_bytes()]
+            return [
+                _split(_DEFAULT),
+                *_default_words(),
+                *_splits(*_DEFAULT_NUMBERS),
+                _plain_bytes(),
+            ]
     return None
 
 

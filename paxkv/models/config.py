@@ -109,17 +109,18 @@ class ModelConfig:
             raise ValueError(f"head_dim={self.head_dim} must be even (rotary pairs)")
         if self.hidden_act not in ACTIVATIONS:
             raise ValueError(
-                f"hidden_act={self.hidden_act!r} is not supported; allowed: {', '.join(ACTIVATIONS)}"
+                f"hidden_act={self.hidden_act!r} is not supported; "
+                f"allowed: {', '.join(ACTIVATIONS)}"
             )
         if self.sliding_window is not None and self.sliding_window < 1:
             raise ValueError(f"sliding_window={self.sliding_window!r} must be at least 1 or None")
         scaling = self.rope_scaling
-        if scaling is not None and scaling.freq_factors is not None:
-            if len(scaling.freq_factors) != self.head_dim // 2:
-                raise ValueError(
-                    f"rope_scaling: {len(scaling.freq_factors)} freq_factors, but head_dim "
-                    f"{self.head_dim} needs {self.head_dim // 2}"
-                )
+        factors = None if scaling is None else scaling.freq_factors
+        if factors is not None and len(factors) != self.head_dim // 2:
+            raise ValueError(
+                f"rope_scaling: {len(factors)} freq_factors, but head_dim "
+                f"{self.head_dim} needs {self.head_dim // 2}"
+            )
 
     @property
     def q_size(self) -> int:

@@ -1,4 +1,4 @@
-"""One description per parameter array, from which loading, checking, initialising and sharding follow."""
+"""One description per parameter array: loading, checking, initialising and sharding follow it."""
 
 from __future__ import annotations
 
@@ -33,43 +33,47 @@ class ArraySpec:
         return (self.source_rows[index], *self.shape[1:])
 
 
-def _array(axes: tuple[str, ...], *tail: int, init: str = "normal", **sources: int) -> ArraySpec:
+def _array(
+    axes: tuple[str, ...], rows: dict[str, int], *columns: int, init: str = "normal"
+) -> ArraySpec:
+    """An array of `rows` (count by source name) and the further dimensions `columns`."""
     return ArraySpec(
-        shape=(sum(sources.values()), *tail),
+        shape=(sum(rows.values()), *columns),
         axes=axes,
-        sources=tuple(sources),
-        source_rows=tuple(sources.values()),
+        sources=tuple(rows),
+        source_rows=tuple(rows.values()),
         init=init,
     )
 
 
 def _layer(config: ModelConfig, index: int) -> Tree:
     hidden, inner = config.hidden_size, config.intermediate_size
-    q, kv = config.q_size, config.kv_size
     prefix = f"model.layers.{index}."
-    attn, mlp = prefix + "self_attn.", prefix + "mlp."
+    qkv = {"q": config.q_size, "k": config.kv_size, "v": config.kv_size}
 
-    def named(base: str, kind: str, **rows: int) -> dict[str, int]:
-        return {f"{base}{name}_proj.{kind}": count for name, count in rows.items()}
+    def named(block: str, kind: str, rows: dict[str, int]) -> dict[str, int]:
+        return {f"{prefix}{block}.{name}_proj.{kind}": count for name, count in rows.items()}
 
+    def norm(name: str) -> ArraySpec:
+        return _array(("hidden",), {f"{prefix}{name}.weight": hidden}, init="scale")
+
+    gate_up = {"gate": inner, "up": inner}
     layer = {
-        "attn_norm": _array(
-            ("hidden",), init="scale", **{prefix + "input_layernorm.weight": hidden}
+        "attn_norm": norm("input_layernorm"),
+        "qkv": _array(("qkv", "hidden"), named("self_attn", "weight", qkv), hidden),
+        "o": _array(
+            ("hidden", "heads"), named("self_attn", "weight", {"o": hidden}), config.q_size
         ),
-        "qkv": _array(("qkv", "hidden"), hidden, **named(attn, "weight", q=q, k=kv, v=kv)),
-        "o": _array(("hidden", "heads"), q, **named(attn, "weight", o=hidden)),
-        "mlp_norm": _array(
-            ("hidden",), init="scale", **{prefix + "post_attention_layernorm.weight": hidden}
-        ),
-        "gate_up": _array(("mlp", "hidden"), hidden, **named(mlp, "weight", gate=inner, up=inner)),
-        "down": _array(("hidden", "mlp"), inner, **named(mlp, "weight", down=hidden)),
+        "mlp_norm": norm("post_attention_layernorm"),
+        "gate_up": _array(("mlp", "hidden"), named("mlp", "weight", gate_up), hidden),
+        "down": _array(("hidden", "mlp"), named("mlp", "weight", {"down": hidden}), inner),
     }
     if config.attention_bias:
-        layer["qkv_bias"] = _array(("qkv",), **named(attn, "bias", q=q, k=kv, v=kv))
-        layer["o_bias"] = _array(("hidden",), **named(attn, "bias", o=hidden))
+        layer["qkv_bias"] = _array(("qkv",), named("self_attn", "bias", qkv))
+        layer["o_bias"] = _array(("hidden",), named("self_attn", "bias", {"o": hidden}))
     if config.mlp_bias:
-        layer["gate_up_bias"] = _array(("mlp",), **named(mlp, "bias", gate=inner, up=inner))
-        layer["down_bias"] = _array(("hidden",), **named(mlp, "bias", down=hidden))
+        layer["gate_up_bias"] = _array(("mlp",), named("mlp", "bias", gate_up))
+        layer["down_bias"] = _array(("hidden",), named("mlp", "bias", {"down": hidden}))
     return layer
 
 
@@ -83,16 +87,18 @@ def describe(config: ModelConfig) -> Tree:
     """
     vocab, hidden = config.vocab_size, config.hidden_size
     tree: Tree = {
-        "embed": _array(("vocab", "hidden"), hidden, **{"model.embed_tokens.weight": vocab}),
+        "embed": _array(("vocab", "hidden"), {"model.embed_tokens.weight": vocab}, hidden),
         "layers": [_layer(config, index) for index in range(config.num_layers)],
-        "norm": _array(("hidden",), init="scale", **{"model.norm.weight": hidden}),
+        "norm": _array(("hidden",), {"model.norm.weight": hidden}, init="scale"),
     }
     if not config.tie_word_embeddings:
-        tree["head"] = _array(("vocab", "hidden"), hidden, **{"lm_head.weight": vocab})
+        tree["head"] = _array(("vocab", "hidden"), {"lm_head.weight": vocab}, hidden)
     return tree
 
 
-def walk(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def walk(
+    tree: Any, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Every leaf of a tree of dicts and lists with its path, in the tree's order."""
     if isinstance(tree, dict):
         for key, value in tree.items():

@@ -12,8 +12,10 @@ from typing import Any
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.utils import Namespace
 
+_JSON_SCALARS = (type(None), bool, int, float, str)
 NO_TEMPLATE = (
     "this model has no chat template: give one as chat_template (inline text, or the path of a "
     "file), or use plain prompts"
@@ -50,6 +52,44 @@ def _tojson(
     )
 
 
+class _Namespace(Namespace):
+    """Jinja's namespace without names that reach into Python's internals."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # `self` may be one of the names
+        for name in dict(*args[1:], **kwargs):
+            _refuse_private(name)
+        Namespace.__init__(*args, **kwargs)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_private(name: str) -> None:
+    if name.startswith("_"):
+        raise SecurityError(f"chat templates cannot store {name!r} in a namespace")
+
+
+def _plain(value: Any) -> Any:
+    """`value` rebuilt from JSON types, so that a template never holds an object with methods."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value if type(value) in _JSON_SCALARS else _scalar(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if callable(getattr(value, "model_dump", None)):
+        return _plain(value.model_dump())
+    return f"<{type(value).__name__}>"
+
+
+def _scalar(value: Any) -> Any:
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value) if kind is not str else str.__str__(value)
+    return None
+
+
 @lru_cache(maxsize=16)
 def _compile(source: str) -> Any:
     environment = ImmutableSandboxedEnvironment(
@@ -57,6 +97,8 @@ def _compile(source: str) -> Any:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
+    environment.globals["namespace"] = _Namespace
+    environment.globals["dict"] = lambda *args, **kwargs: dict(*args, **kwargs)
     environment.globals["strftime_now"] = lambda style: datetime.now().strftime(style)
     try:
         return environment.from_string(source)
@@ -70,12 +112,11 @@ def load_template(template: str | Path) -> str:
     Raises ValueError if it does not compile, or if a path names no file.
     """
     text = str(template)
-    inline = isinstance(template, str) and ("{" in text or "\n" in text)
-    if not inline:
+    if isinstance(template, Path) or "{" not in text:
         path = Path(text).expanduser()
-        if not path.is_file():
+        if "\n" in text or not path.is_file():
             raise ValueError(
-                f"chat_template={text!r} is neither template text (no '{{') nor an existing file"
+                f"chat_template={text[:200]!r} is neither template text (no '{{') nor a file"
             )
         text = path.read_text(encoding="utf-8")
     _compile(text)
@@ -94,7 +135,9 @@ def _joined(content: Any, index: int) -> Any:
             texts.append(part["text"])
         else:
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise ValueError(f"messages[{index}]: content part {kind!r} is not supported, only text")
+            raise ValueError(
+                f"messages[{index}]: content part {kind!r} is not supported, only text"
+            )
     return "\n".join(texts)
 
 
@@ -107,7 +150,7 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise ValueError(f"messages[{index}] must be an object with a 'role' string")
-        fields = {key: value for key, value in message.items() if value is not None}
+        fields = {key: _plain(value) for key, value in message.items() if value is not None}
         if "content" in fields:
             fields["content"] = _joined(fields["content"], index)
         plain.append(fields)
@@ -131,10 +174,10 @@ def render_chat(
     try:
         return _compile(template).render(
             messages=plain,
-            tools=list(tools) if tools else None,
+            tools=_plain(tools) if tools else None,
             documents=None,
             add_generation_prompt=add_generation_prompt,
-            **variables,
+            **_plain(variables),
         )
     except TemplateError as error:
         raise ValueError(f"the chat template refused these messages: {error}") from error

@@ -39,7 +39,7 @@ class Tokenizer:
 
     backend: the tokenizer. special_tokens: text by role ("bos_token", "eos_token", "pad_token", …),
     also given to chat templates. chat_templates: template text by name, "default" and possibly
-    "tool_use". Raises ValueError if a template does not compile or a special token has no id.
+    "tool_use"; they are compiled when first used. Raises ValueError if a special token has no id.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Tokenizer:
         for role, text in self.special_tokens.items():
             if backend.token_to_id(text) is None:
                 raise ValueError(f"{role} {text!r} is not in the vocabulary")
-        self._templates = {name: load_text for name, load_text in (chat_templates or {}).items()}
+        self._templates = dict(chat_templates or {})
         added = backend.get_added_tokens_decoder()
         self._added = {index: token.content for index, token in added.items()}
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
@@ -83,11 +83,11 @@ class Tokenizer:
         """Token ids of `text`; special tokens written out in it are recognised."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
-    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+    def encode_batch(
+        self, texts: Sequence[str], add_special_tokens: bool = True
+    ) -> list[list[int]]:
         """Token ids of every text, in parallel."""
-        found = self.backend.encode_batch_fast(
-            list(texts), add_special_tokens=add_special_tokens
-        )
+        found = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in found]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
