@@ -1,0 +1,1 @@
+"""Benchmarks behind `paxkv bench`: workload files in, a table and JSON out."""

@@ -1,0 +1,1 @@
+"""The `paxkv` command, one module per subcommand."""

@@ -1,0 +1,58 @@
+"""`paxkv bench`: measurements."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
+
+SUMMARY = "measure throughput on a workload file"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    throughput = kinds.add_parser(
+        "throughput",
+        help="run a workload file, all requests submitted at once",
+        allow_abbrev=False,
+    )
+    throughput.add_argument(
+        "--workload",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="JSON lines with prompt_token_ids, max_tokens, temperature, n, seed, ignore_eos",
+    )
+    throughput.add_argument("--limit", type=int, metavar="N", help="use the first N requests only")
+    throughput.add_argument(
+        "--compare",
+        choices=["hf"],
+        help="run the same work on transformers too: generate, and continuous batching",
+    )
+    throughput.add_argument("--runs", type=int, default=1, metavar="N", help="runs per engine")
+    throughput.add_argument(
+        "--hf-batch-size",
+        type=int,
+        default=64,
+        metavar="N",
+        help="sequences in one static batch of transformers (default: 64)",
+    )
+    throughput.add_argument("--json", type=Path, metavar="OUT", help="write all figures here")
+    add_engine_flags(throughput)
+
+
+def run(args: argparse.Namespace) -> int:
+    from paxkv.bench.throughput import ThroughputJob, run_throughput
+
+    engines = ["paxkv", "hf_generate", "hf_continuous"] if args.compare == "hf" else ["paxkv"]
+    job = ThroughputJob(
+        model=args.model,
+        workload=args.workload,
+        limit=args.limit,
+        runs=args.runs,
+        hf_batch_size=args.hf_batch_size,
+        engine_arguments=engine_arguments(args),
+    )
+    run_throughput(job, engines, args.json)
+    return 0

@@ -1,0 +1,74 @@
+"""`paxkv generate`: complete prompts, or answer them through the model's chat template."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
+
+if TYPE_CHECKING:
+    from paxkv.llm import LLM
+    from paxkv.sampling.params import SamplingParams
+
+SUMMARY = "complete prompts (or answer them, with --chat) and stream the text"
+MAX_TOKENS = 128
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from paxkv.cli.sampling_flags import add_sampling_flags
+
+    parser.add_argument(
+        "prompts",
+        nargs="+",
+        metavar="PROMPT",
+        help="text to go on from; '-' reads it from standard input",
+    )
+    parser.add_argument("--chat", action="store_true", help="put it through the chat template")
+    parser.add_argument("--system", metavar="TEXT", help="system message, with --chat")
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no timing")
+    add_sampling_flags(parser, temperature=0.0, max_tokens=MAX_TOKENS)
+    add_engine_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from paxkv.cli.sampling_flags import sampling_params
+
+    if args.system is not None and not args.chat:
+        raise ValueError("--system needs --chat")
+    prompts = [sys.stdin.read() if prompt == "-" else prompt for prompt in args.prompts]
+    params = sampling_params(args)
+    from paxkv.llm import LLM
+
+    llm = LLM(args.model, **engine_arguments(args))
+    requests = [_chat_request(llm, args.system, text) if args.chat else text for text in prompts]
+    if len(requests) == 1 and params.n == 1:
+        _stream_one(llm, requests[0], params, args.quiet)
+    else:
+        _print_all(llm, prompts, requests, params, args.quiet)
+    return 0
+
+
+def _chat_request(llm: LLM, system: str | None, text: str) -> dict[str, Any]:
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    messages.append({"role": "user", "content": text})
+    return {"prompt_token_ids": llm.get_tokenizer().apply_chat_template(messages)}
+
+
+def _stream_one(llm: LLM, request: Any, params: SamplingParams, quiet: bool) -> None:
+    from paxkv.cli.text_stream import print_stream
+
+    answer = print_stream(llm.stream(request, params))
+    if not quiet:
+        print(answer.describe(), file=sys.stderr)
+
+
+def _print_all(
+    llm: LLM, prompts: list[str], requests: list[Any], params: SamplingParams, quiet: bool
+) -> None:
+    """Several answers are made together, and printed under their prompts when all are there."""
+    for prompt, output in zip(prompts, llm.generate(requests, params, use_tqdm=not quiet)):
+        for completion in output.outputs:
+            number = f" [{completion.index}]" if params.n > 1 else ""
+            print(f">>> {prompt.strip()}{number}\n{completion.text}\n")
