@@ -1,0 +1,21 @@
+"""Paged KV memory on the host: block pool, block tables, copy-on-write, prefix cache.
+
+Usable without a model and without JAX: numpy and the standard library only.
+"""
+
+from paxkv.memory.invariants import InvariantError
+from paxkv.memory.manager import Admission, BlockManager, Growth, OutOfBlocks
+from paxkv.memory.prefix import HashChain, sha256_block_hash
+from paxkv.memory.stats import MemoryStats, Snapshot
+
+__all__ = [
+    "Admission",
+    "BlockManager",
+    "Growth",
+    "HashChain",
+    "InvariantError",
+    "MemoryStats",
+    "OutOfBlocks",
+    "Snapshot",
+    "sha256_block_hash",
+]

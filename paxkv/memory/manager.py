@@ -1,0 +1,593 @@
+"""The block manager: which pages a sequence's KV lives in.
+
+Host side only, numpy arrays and one dictionary; what the pages contain is the device's business.
+Work on whole batches is done on whole arrays, so that a fork is a row gather and a free is one
+subtraction.
+
+Swapping to host memory fits in as follows, and needs no change here: the host pool is a second
+`PagePool` with a second `BlockTables`, whose rows are the swapped sequences. Swapping rows out
+takes their distinct pages (`BlockTables.flat`, then `np.unique`), gives each one host page, writes
+the host tables through that mapping (so a shared page moves once and stays shared), and frees the
+device rows; swapping in is the same the other way round. The two lists of pages are the step's
+gather and scatter, next to `take_copies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paxkv.memory import invariants
+from paxkv.memory.copies import PendingCopies
+from paxkv.memory.growth import GrowthPlan, plan_growth
+from paxkv.memory.lru import Int32Array
+from paxkv.memory.pool import PagePool
+from paxkv.memory.prefix import BlockHash, HashChain, Identity, TokenIds, sha256_block_hash
+from paxkv.memory.printing import describe_rows
+from paxkv.memory.publication import Publications
+from paxkv.memory.stats import MemoryStats, Snapshot
+from paxkv.memory.tables import BlockTables
+
+Rows = Sequence[int] | NDArray[np.integer]
+
+
+class OutOfBlocks(RuntimeError):
+    """More pages were asked for than are free; nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A sequence got a row.
+
+    Attributes:
+        row: where its block table is.
+        num_cached_tokens: leading tokens whose KV is there already, a multiple of the block
+            size, fewer than the tokens given.
+        num_new_tokens: tokens after those that have slots now and must be computed.
+    """
+
+    row: int
+    num_cached_tokens: int
+    num_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What `append` did.
+
+    Attributes:
+        pages: pages added at the end of the row.
+        copy: `(source, target)` if the row's shared tail page was replaced by a copy.
+    """
+
+    pages: tuple[int, ...]
+    copy: tuple[int, int] | None
+
+
+class BlockManager:
+    """Pages, block tables, sharing and the prefix cache of one engine.
+
+    A sequence is a row, `0 .. max_rows - 1`. Its slots are granted by `admit` and `append`;
+    `num_tokens[row]` says how many there are. Pages are numbered from 1; page 0 is never given
+    out. All methods either do what they say or raise or return None having changed nothing.
+
+    Args:
+        num_blocks: usable pages.
+        block_size: tokens per page.
+        max_rows: sequences that can be live at once.
+        max_blocks_per_row: width of the block tables; by default one row can hold all pages.
+        caching: False switches the prefix cache off for every request.
+        weights_version: part of every cache key.
+        block_hash: `(parent digest, payload) -> digest`, replaceable in tests. Hits do not rely
+            on it: content is compared.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        max_rows: int = 256,
+        max_blocks_per_row: int | None = None,
+        caching: bool = True,
+        weights_version: Identity = None,
+        block_hash: BlockHash = sha256_block_hash,
+    ) -> None:
+        if max_blocks_per_row is None:
+            max_blocks_per_row = num_blocks
+        for name, value in (
+            ("num_blocks", num_blocks),
+            ("block_size", block_size),
+            ("max_rows", max_rows),
+            ("max_blocks_per_row", max_blocks_per_row),
+        ):
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+        self.num_blocks = int(num_blocks)
+        self.block_size = int(block_size)
+        self.caching = caching
+        self._weights_version = weights_version
+        self._block_hash = block_hash
+        self._pool = PagePool(self.num_blocks)
+        self._tables = BlockTables(int(max_rows), int(max_blocks_per_row), self.block_size)
+        self._copies = PendingCopies(self.num_blocks)
+        self._published = Publications(int(max_rows), self.block_size, block_hash)
+        self._cow_copies = 0
+        self._evictions = 0
+        self._lookups = [0, 0]
+        self._found = [0, 0]
+
+    # Looking at it
+
+    @property
+    def tables(self) -> Int32Array:
+        """`[max_rows, max_blocks_per_row]` int32; cells past a row's last page are stale."""
+        return self._tables.pages
+
+    @property
+    def num_tokens(self) -> Int32Array:
+        """`[max_rows]` int32, slots granted to each row; 0 where no sequence lives."""
+        return self._tables.num_tokens
+
+    @property
+    def references(self) -> Int32Array:
+        """`[num_blocks + 1]` int32, table cells that name each page."""
+        return self._pool.refs
+
+    @property
+    def live_rows(self) -> Int32Array:
+        """Rows that hold a sequence, ascending."""
+        return np.flatnonzero(self._tables.live).astype(np.int32)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Pages that can be given out: blank ones and cached ones nobody uses."""
+        return self._pool.num_free
+
+    @property
+    def weights_version(self) -> Identity:
+        return self._weights_version
+
+    @property
+    def max_tokens_per_row(self) -> int:
+        """Tokens one sequence can hold when it has the whole pool to itself."""
+        return min(self.num_blocks, self._tables.max_columns) * self.block_size
+
+    def fits(self, num_tokens: int) -> bool:
+        """Whether a sequence of `num_tokens` fits into an empty pool."""
+        return num_tokens <= self.max_tokens_per_row
+
+    def row_pages(self, row: int) -> Int32Array:
+        """The pages of one live row, in order, `[columns]`; a copy."""
+        return self._tables.held(self._live(row)).copy()
+
+    def slots(self, rows: ArrayLike, positions: ArrayLike) -> Int32Array:
+        """Flat slots `page * block_size + offset` of token `positions[i]` of `rows[i]`.
+
+        Raises:
+            ValueError: a position without a slot.
+        """
+        rows = np.asarray(rows)
+        positions = np.asarray(positions)
+        if np.any((positions < 0) | (positions >= self.num_tokens[rows])):
+            raise ValueError("positions must be 0 or more and below num_tokens of their row")
+        columns, offsets = np.divmod(positions, self.block_size)
+        return (self.tables[rows, columns] * self.block_size + offsets).astype(np.int32)
+
+    def flat_pages(self, rows: Rows) -> tuple[Int32Array, Int32Array]:
+        """The pages of `rows` one row after another, and the column each stands in."""
+        return self._tables.flat(np.asarray(rows, np.int32))
+
+    # Admission
+
+    def chain(self, *, salt: Identity = None, adapter: Identity = None) -> HashChain:
+        """A request's block hashes, to be kept with the request and given to `admit`."""
+        return HashChain(
+            self.block_size,
+            salt=salt,
+            adapter=adapter,
+            weights_version=self._weights_version,
+            block_hash=self._block_hash,
+        )
+
+    def admit(
+        self,
+        token_ids: TokenIds,
+        *,
+        chain: HashChain | None = None,
+        salt: Identity = None,
+        adapter: Identity = None,
+        first_chunk: int | None = None,
+        use_cache: bool = True,
+        publish: bool = True,
+        resumed: bool = False,
+    ) -> Admission | None:
+        """Give a sequence a row and pages, sharing cached ones; all of it or nothing.
+
+        Args:
+            token_ids: all tokens known so far (prompt, and output when resumed).
+            chain: the request's block hashes, so that they are made once; it then carries salt
+                and adapter.
+            first_chunk: grant slots to at most so many tokens after the cached ones; the rest
+                comes by `append`. By default all of them.
+            use_cache: False reads no cached page.
+            publish: False leaves none.
+            resumed: the request was admitted before; it counts apart in `stats`.
+
+        Returns:
+            None if there is no row or not enough room; nothing has changed then.
+
+        Raises:
+            ValueError: `token_ids` is empty or could not fit into an empty pool.
+        """
+        total = len(token_ids)
+        if not 1 <= total <= self.max_tokens_per_row:
+            raise ValueError(
+                f"token_ids has {total} tokens; it must have 1 to {self.max_tokens_per_row} "
+                f"(what {min(self.num_blocks, self._tables.max_columns)} blocks of "
+                f"{self.block_size} hold)"
+            )
+        if first_chunk is not None and first_chunk < 1:
+            raise ValueError(f"first_chunk is {first_chunk}; it must be at least 1 or None")
+        if chain is None:
+            chain = self.chain(salt=salt, adapter=adapter)
+        elif salt is not None or adapter is not None:
+            raise ValueError("salt and adapter belong to the chain when one is given")
+        elif chain.weights_version != self._weights_version:
+            chain.rebase(self._weights_version)
+        looks_up = use_cache and self.caching
+        matched = np.zeros(0, np.int32)
+        if looks_up:
+            matched = self._published.match(chain, token_ids)
+        cached = len(matched) * self.block_size
+        granted = total if first_chunk is None else min(total, cached + first_chunk)
+        missing = -(-granted // self.block_size) - len(matched)
+        rows = self._tables.spare_rows(1)
+        if rows is None or missing > self._pool.room_beside(matched):
+            return None
+        row = int(rows[0])
+        self._pool.pin(matched)
+        pages = np.concatenate([matched, self._take(missing)])
+        columns = np.arange(len(pages), dtype=np.int32)
+        self._tables.write(np.full(len(pages), row, np.int32), columns, pages)
+        self._tables.num_tokens[row] = granted
+        self._tables.live[row] = True
+        self._published.start(row, chain, len(matched), enabled=publish and self.caching)
+        if looks_up:
+            self._lookups[resumed] += total
+            self._found[resumed] += cached
+        return Admission(row, cached, granted - cached)
+
+    def _take(self, count: int) -> Int32Array:
+        pages, evicted = self._pool.take(count)
+        if len(evicted):
+            self._published.index.remove(evicted)
+            self._evictions += len(evicted)
+        return pages
+
+    # Growth
+
+    def blocks_needed(self, rows: Rows, num_tokens: ArrayLike = 1) -> int:
+        """Free pages that `append_batch(rows, num_tokens)` takes, copies included."""
+        return self._plan(rows, num_tokens).total
+
+    def can_append(self, rows: int | Rows, num_tokens: ArrayLike = 1) -> bool:
+        """Whether one row, or all of several, can grow by `num_tokens` slots (each) now."""
+        batch = [rows] if isinstance(rows, int | np.integer) else rows
+        return self._plan(batch, num_tokens).total <= self.num_free_blocks
+
+    def append(self, row: int, num_tokens: int = 1) -> Growth:
+        """Grant `num_tokens` more slots to `row`; a shared tail page is replaced by a copy.
+
+        The copy is also in the next `take_copies`, the changed cells in `take_patches`.
+
+        Raises:
+            OutOfBlocks: too few free pages.
+            ValueError: the row is not live, or would pass `max_tokens_per_row`.
+        """
+        plan = self._plan([row], num_tokens)
+        self._grow(plan)
+        start = int(plan.columns[0])
+        pages = tuple(self.tables[row, start : start + int(plan.fresh[0])].tolist())
+        if not len(plan.copying):
+            return Growth(pages, None)
+        return Growth(pages, (int(plan.tails[0]), int(self.tables[row, start - 1])))
+
+    def append_batch(self, rows: Rows, num_tokens: ArrayLike = 1) -> int:
+        """`append` for distinct rows, by `num_tokens` slots each (one number or one per row).
+
+        Rows that write to one shared page get copies of it, but for the last of them when
+        nobody outside the batch shares it: that one writes in place.
+
+        Returns:
+            Pages taken.
+
+        Raises:
+            OutOfBlocks, ValueError: like `append`; no row has grown.
+        """
+        plan = self._plan(rows, num_tokens)
+        self._grow(plan)
+        return plan.total
+
+    def _plan(self, rows: Rows, num_tokens: ArrayLike) -> GrowthPlan:
+        batch = self._live_rows(rows)
+        least = np.min(num_tokens, initial=1)
+        if least < 1:
+            raise ValueError(f"num_tokens is {least}; it must be at least 1")
+        plan = plan_growth(self._tables, self._pool.refs, batch, num_tokens)
+        if plan.after.max(initial=0) > self.max_tokens_per_row:
+            worst = int(plan.after.argmax())
+            raise ValueError(
+                f"num_tokens would bring row {batch[worst]} to {plan.after[worst]} tokens; a row "
+                f"holds at most {self.max_tokens_per_row}"
+            )
+        return plan
+
+    def _grow(self, plan: GrowthPlan) -> None:
+        if plan.total > self.num_free_blocks:
+            raise OutOfBlocks(
+                f"{plan.total} blocks are needed and {self.num_free_blocks} of "
+                f"{self.num_blocks} are free"
+            )
+        if plan.total:
+            pages = self._take(plan.total)
+            copies, added = pages[: len(plan.copying)], pages[len(plan.copying) :]
+            if len(copies):
+                self._copy_on_write(plan, copies)
+            rows, columns = plan.added_cells()
+            self._tables.write(rows, columns, added)
+        self.num_tokens[plan.rows] = plan.after
+
+    def _copy_on_write(self, plan: GrowthPlan, targets: Int32Array) -> None:
+        sources = plan.tails[plan.copying]
+        self._pool.drop(sources)
+        self._copies.add(sources, targets)
+        self._tables.write(plan.rows[plan.copying], plan.columns[plan.copying] - 1, targets)
+        self._cow_copies += len(targets)
+
+    # Sharing and letting go
+
+    def fork(self, source: int, count: int) -> Int32Array | None:
+        """`count` new rows that share all pages of row `source`, or None if rows run out.
+
+        What the children share is what has been computed when the next step starts: fork after
+        the step that fills `source`'s last slot, not between granting the slot and that step.
+        """
+        if count < 1:
+            raise ValueError(f"count is {count}; it must be at least 1")
+        self._live(source)
+        targets = self._tables.spare_rows(count)
+        if targets is not None:
+            self.fork_rows(np.full(count, source, np.int32), targets)
+        return targets
+
+    def fork_rows(self, sources: Rows, targets: Rows) -> None:
+        """Make row `targets[i]` a copy of row `sources[i]`, for all i at once.
+
+        All sources are read first, so this permutes (beam search); what a target held before is
+        let go. Sources are live rows, targets any distinct rows.
+        """
+        read, written = self._live_rows(sources, distinct=False), np.asarray(targets, np.int32)
+        if len(read) != len(written):
+            raise ValueError(f"{len(read)} sources for {len(written)} targets")
+        if len(written) and (written.min() < 0 or written.max() >= self._tables.max_rows):
+            raise ValueError(f"targets must be rows, 0..{self._tables.max_rows - 1}: {written}")
+        self._require_distinct(written)
+        gained, lost, columns = self._tables.gather(read, written)
+        self._pool.share(gained)
+        self._let_go(lost, columns)
+        self._published.copy(read, written)
+
+    def free(self, row: int) -> None:
+        """End a sequence: pages nobody else holds become evictable (tail first) or blank."""
+        pages = self._tables.held(self._live(row))[::-1].copy()
+        self._end(row)
+        self._release(pages[self._pool.drop(pages)])
+
+    def free_rows(self, rows: Rows) -> None:
+        """`free` for distinct rows at once; of all their pages the tails are evicted first."""
+        batch = self._live_rows(rows)
+        pages, columns = self._tables.flat(batch)
+        self._end(batch)
+        self._let_go(pages, columns)
+
+    def _end(self, rows: int | Int32Array) -> None:
+        self._tables.num_tokens[rows] = 0
+        self._tables.live[rows] = False
+        self._published.stop(rows)
+
+    def _let_go(self, pages: Int32Array, columns: Int32Array) -> None:
+        idle = self._pool.drop(pages)
+        pages, columns = pages[idle], columns[idle]
+        self._release(pages[self._tables.tails_first(columns)])
+
+    def _release(self, idle: Int32Array) -> None:
+        if len(self._copies):
+            self._cow_copies -= self._copies.cancel(idle)
+            for source in self._copies.read_from(idle).tolist():
+                idle = np.where(idle == source, self._undo_copy(source), idle)
+        self._pool.settle(idle)
+
+    def _undo_copy(self, source: int) -> int:
+        """The last owner of a page left before the page was copied: no copy is needed.
+
+        Who was to get the copy gets the page itself; returns the page that is idle instead.
+        """
+        target = self._copies.a_target_of(source)
+        both = np.array([source, target], np.int32)
+        self._forget(both[self._pool.published[both]])
+        self._cow_copies -= self._copies.cancel(both[1:])
+        self._tables.replace(target, source)
+        self._pool.refs[source], self._pool.refs[target] = self._pool.refs[target], 0
+        return target
+
+    # Prefix cache
+
+    def publish(self, row: int, token_ids: TokenIds, num_tokens: int) -> int:
+        """Let others hit the full blocks among the first `num_tokens` tokens of `row`.
+
+        Call it when those tokens are certain and their KV is written no later than in the next
+        step (prompt: when scheduled; output: at commit). A block whose content is cached
+        already stays private to the row.
+
+        Args:
+            token_ids: the row's tokens from position 0.
+
+        Returns:
+            Pages entered.
+
+        Raises:
+            ValueError: `num_tokens` is above the slots granted or the tokens given.
+        """
+        self._live(row)
+        if num_tokens > min(len(token_ids), int(self.num_tokens[row])):
+            raise ValueError(
+                f"num_tokens is {num_tokens}; row {row} has {self.num_tokens[row]} slots and "
+                f"token_ids {len(token_ids)} tokens"
+            )
+        done, full = int(self._published.done[row]), num_tokens // self.block_size
+        if full <= done or not self._published.enabled[row]:
+            return 0
+        entered = self._published.publish(row, self.tables[row, done:full], token_ids)
+        self._pool.published[entered] = True
+        return len(entered)
+
+    def publishable(self, rows: Rows, num_tokens: ArrayLike) -> NDArray[np.bool_]:
+        """Which of `rows`, with `num_tokens` tokens committed, have a full block to `publish`."""
+        full = np.asarray(num_tokens, np.int32) // self.block_size
+        return self._published.may_publish(np.asarray(rows, np.int32), full)
+
+    def withdraw(self, row: int, num_tokens: int) -> Int32Array:
+        """Take back what `row` published past `num_tokens`: it was never computed.
+
+        For a row that is preempted, or whose step failed, after its blocks were published.
+
+        Returns:
+            Other rows that share those pages and lack their KV as well.
+        """
+        self._live(row)
+        done = int(self._published.done[row])
+        first = max(int(self._published.hits[row]), num_tokens // self.block_size)
+        if first >= done:
+            return np.zeros(0, np.int32)
+        self._published.rewind(row, first)
+        pages = self.tables[row, first:done]
+        pages = pages[self._pool.published[pages]]
+        self._forget(pages)
+        sharing = self._tables.rows_with(pages)
+        return sharing[sharing != row]
+
+    def _forget(self, pages: Int32Array) -> None:
+        """Drop pages that are not in the eviction queue from the prefix cache."""
+        self._published.index.remove(pages)
+        self._pool.published[pages] = False
+
+    def reset_prefix_cache(self, weights_version: Identity = None) -> None:
+        """Forget all cached content. Live rows keep their pages and publish no more.
+
+        Args:
+            weights_version: the version of the weights from now on, if it changes.
+        """
+        if weights_version is not None:
+            self._weights_version = weights_version
+        self._published.index.clear()
+        self._pool.forget_all()
+        self._published.enabled[:] = False
+
+    # For the device step
+
+    def take_copies(self) -> tuple[Int32Array, Int32Array]:
+        """Page copies for the next step, `(sources, targets)`; no page is in both."""
+        return self._copies.take()
+
+    def take_patches(self) -> tuple[Int32Array, Int32Array, Int32Array]:
+        """Table cells changed since the last call, `(rows, columns, pages)`, each cell once.
+
+        A device table that has had every patch equals `tables`.
+        """
+        return self._tables.take_patches()
+
+    # Proof
+
+    def stats(self) -> MemoryStats:
+        used = int(np.count_nonzero(self._pool.refs))
+        return MemoryStats(
+            total_blocks=self.num_blocks,
+            free_blocks=self._pool.num_free,
+            used_blocks=used,
+            cached_blocks=len(self._published.index),
+            evictable_blocks=len(self._pool.evictable),
+            shared_blocks=int(np.count_nonzero(self._pool.refs > 1)),
+            live_rows=int(np.count_nonzero(self._tables.live)),
+            cow_copies=self._cow_copies,
+            evictions=self._evictions,
+            prefix_queries=self._lookups[False],
+            prefix_hits=self._found[False],
+            resumed_queries=self._lookups[True],
+            resumed_hits=self._found[True],
+        )
+
+    def snapshot(self) -> Snapshot:
+        """The whole state as a value; two are equal iff nothing changed in between."""
+        entries = self._published.index.entries()
+        sources, targets = self._copies.pairs()
+        return Snapshot(
+            rows=tuple(
+                (
+                    row,
+                    int(self.num_tokens[row]),
+                    tuple(self._tables.held(row).tolist()),
+                    int(self._published.done[row]),
+                )
+                for row in self.live_rows.tolist()
+            ),
+            references=tuple(self._pool.refs.tolist()),
+            blank=tuple(self._pool.blank_pages().tolist()),
+            evictable=tuple(self._pool.evictable.pages().tolist()),
+            index=tuple((page, entries[page].digest) for page in sorted(entries)),
+            copies=tuple(zip(sources.tolist(), targets.tolist())),
+            stats=self.stats(),
+        )
+
+    def check_invariants(self) -> None:
+        """Raise `InvariantError` with a sentence if the state contradicts itself."""
+        invariants.check_tables(self._tables, self._pool)
+        invariants.check_pool(self._pool)
+        invariants.check_index(self._published.index, self._pool, self._tables)
+        invariants.check_copies(self._copies, self._pool)
+
+    def __repr__(self) -> str:
+        return (
+            f"BlockManager({self.num_blocks} blocks of {self.block_size}, "
+            f"{self.num_free_blocks} free, {len(self._published.index)} cached, "
+            f"{len(self.live_rows)} rows live)"
+        )
+
+    def __str__(self) -> str:
+        return describe_rows(repr(self), self._tables, self._pool)
+
+    # Arguments
+
+    def _live(self, row: int) -> int:
+        if not (0 <= row < self._tables.max_rows and self._tables.live[row]):
+            raise ValueError(f"row is {row}; it must be a live row, 0..{self._tables.max_rows - 1}")
+        return row
+
+    def _live_rows(self, rows: Rows, *, distinct: bool = True) -> Int32Array:
+        batch = np.asarray(rows, np.int32)
+        if len(batch) and not (
+            batch.min() >= 0
+            and batch.max() < self._tables.max_rows
+            and self._tables.live[batch].all()
+        ):
+            raise ValueError(f"rows must be live rows, 0..{self._tables.max_rows - 1}: {batch}")
+        if distinct:
+            self._require_distinct(batch)
+        return batch
+
+    def _require_distinct(self, rows: Int32Array) -> None:
+        if len(rows) > 1 and np.bincount(rows, minlength=1).max() > 1:
+            raise ValueError(f"rows must be distinct: {rows}")
