@@ -3,8 +3,9 @@
 Usable without a model and without JAX: numpy and the standard library only.
 """
 
+from paxkv.memory.answers import Admission, Growth, OutOfBlocks
 from paxkv.memory.invariants import InvariantError
-from paxkv.memory.manager import Admission, BlockManager, Growth, OutOfBlocks
+from paxkv.memory.manager import BlockManager
 from paxkv.memory.prefix import HashChain, sha256_block_hash
 from paxkv.memory.stats import MemoryStats, Snapshot
 

@@ -14,57 +14,17 @@ gather and scatter, next to `take_copies`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paxkv.memory import invariants
-from paxkv.memory.copies import PendingCopies
+from paxkv.memory.answers import Admission, Growth, OutOfBlocks
 from paxkv.memory.growth import GrowthPlan, plan_growth
 from paxkv.memory.lru import Int32Array
-from paxkv.memory.pool import PagePool
 from paxkv.memory.prefix import BlockHash, HashChain, Identity, TokenIds, sha256_block_hash
 from paxkv.memory.printing import describe_rows
-from paxkv.memory.publication import Publications
+from paxkv.memory.state import MemoryState
 from paxkv.memory.stats import MemoryStats, Snapshot
-from paxkv.memory.tables import BlockTables
-
-Rows = Sequence[int] | NDArray[np.integer]
-
-
-class OutOfBlocks(RuntimeError):
-    """More pages were asked for than are free; nothing has changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """A sequence got a row.
-
-    Attributes:
-        row: where its block table is.
-        num_cached_tokens: leading tokens whose KV is there already, a multiple of the block
-            size, fewer than the tokens given.
-        num_new_tokens: tokens after those that have slots now and must be computed.
-    """
-
-    row: int
-    num_cached_tokens: int
-    num_new_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """What `append` did.
-
-    Attributes:
-        pages: pages added at the end of the row.
-        copy: `(source, target)` if the row's shared tail page was replaced by a copy.
-    """
-
-    pages: tuple[int, ...]
-    copy: tuple[int, int] | None
+from paxkv.memory.tables import BlockTables, Rows
 
 
 class BlockManager:
@@ -111,14 +71,10 @@ class BlockManager:
         self.caching = caching
         self._weights_version = weights_version
         self._block_hash = block_hash
-        self._pool = PagePool(self.num_blocks)
         self._tables = BlockTables(int(max_rows), int(max_blocks_per_row), self.block_size)
-        self._copies = PendingCopies(self.num_blocks)
-        self._published = Publications(int(max_rows), self.block_size, block_hash)
-        self._cow_copies = 0
-        self._evictions = 0
-        self._lookups = [0, 0]
-        self._found = [0, 0]
+        self._state = MemoryState(self._tables, self.num_blocks, block_hash)
+        self._pool = self._state.pool
+        self._published = self._state.published
 
     # Looking at it
 
@@ -162,7 +118,7 @@ class BlockManager:
 
     def row_pages(self, row: int) -> Int32Array:
         """The pages of one live row, in order, `[columns]`; a copy."""
-        return self._tables.held(self._live(row)).copy()
+        return self._tables.held(self._tables.require_row(row)).copy()
 
     def slots(self, rows: ArrayLike, positions: ArrayLike) -> Int32Array:
         """Flat slots `page * block_size + offset` of token `positions[i]` of `rows[i]`.
@@ -250,23 +206,15 @@ class BlockManager:
             return None
         row = int(rows[0])
         self._pool.pin(matched)
-        pages = np.concatenate([matched, self._take(missing)])
+        pages = np.concatenate([matched, self._state.take(missing)])
         columns = np.arange(len(pages), dtype=np.int32)
         self._tables.write(np.full(len(pages), row, np.int32), columns, pages)
         self._tables.num_tokens[row] = granted
         self._tables.live[row] = True
         self._published.start(row, chain, len(matched), enabled=publish and self.caching)
         if looks_up:
-            self._lookups[resumed] += total
-            self._found[resumed] += cached
+            self._state.count_lookup(total, cached, resumed=resumed)
         return Admission(row, cached, granted - cached)
-
-    def _take(self, count: int) -> Int32Array:
-        pages, evicted = self._pool.take(count)
-        if len(evicted):
-            self._published.index.remove(evicted)
-            self._evictions += len(evicted)
-        return pages
 
     # Growth
 
@@ -313,7 +261,7 @@ class BlockManager:
         return plan.total
 
     def _plan(self, rows: Rows, num_tokens: ArrayLike) -> GrowthPlan:
-        batch = self._live_rows(rows)
+        batch = self._tables.require_live(rows)
         least = np.min(num_tokens, initial=1)
         if least < 1:
             raise ValueError(f"num_tokens is {least}; it must be at least 1")
@@ -333,7 +281,7 @@ class BlockManager:
                 f"{self.num_blocks} are free"
             )
         if plan.total:
-            pages = self._take(plan.total)
+            pages = self._state.take(plan.total)
             copies, added = pages[: len(plan.copying)], pages[len(plan.copying) :]
             if len(copies):
                 self._copy_on_write(plan, copies)
@@ -343,10 +291,8 @@ class BlockManager:
 
     def _copy_on_write(self, plan: GrowthPlan, targets: Int32Array) -> None:
         sources = plan.tails[plan.copying]
-        self._pool.drop(sources)
-        self._copies.add(sources, targets)
+        self._state.copy(sources, targets)
         self._tables.write(plan.rows[plan.copying], plan.columns[plan.copying] - 1, targets)
-        self._cow_copies += len(targets)
 
     # Sharing and letting go
 
@@ -358,7 +304,7 @@ class BlockManager:
         """
         if count < 1:
             raise ValueError(f"count is {count}; it must be at least 1")
-        self._live(source)
+        self._tables.require_row(source)
         targets = self._tables.spare_rows(count)
         if targets is not None:
             self.fork_rows(np.full(count, source, np.int32), targets)
@@ -370,26 +316,24 @@ class BlockManager:
         All sources are read first, so this permutes (beam search); what a target held before is
         let go. Sources are live rows, targets any distinct rows.
         """
-        read, written = self._live_rows(sources, distinct=False), np.asarray(targets, np.int32)
+        read = self._tables.require_live(sources, distinct=False)
+        written = self._tables.require_targets(targets)
         if len(read) != len(written):
             raise ValueError(f"{len(read)} sources for {len(written)} targets")
-        if len(written) and (written.min() < 0 or written.max() >= self._tables.max_rows):
-            raise ValueError(f"targets must be rows, 0..{self._tables.max_rows - 1}: {written}")
-        self._require_distinct(written)
         gained, lost, columns = self._tables.gather(read, written)
         self._pool.share(gained)
-        self._let_go(lost, columns)
         self._published.copy(read, written)
+        self._let_go(lost, columns)
 
     def free(self, row: int) -> None:
         """End a sequence: pages nobody else holds become evictable (tail first) or blank."""
-        pages = self._tables.held(self._live(row))[::-1].copy()
+        pages = self._tables.held(self._tables.require_row(row))[::-1].copy()
         self._end(row)
-        self._release(pages[self._pool.drop(pages)])
+        self._state.release(pages[self._pool.drop(pages)])
 
     def free_rows(self, rows: Rows) -> None:
         """`free` for distinct rows at once; of all their pages the tails are evicted first."""
-        batch = self._live_rows(rows)
+        batch = self._tables.require_live(rows)
         pages, columns = self._tables.flat(batch)
         self._end(batch)
         self._let_go(pages, columns)
@@ -402,27 +346,7 @@ class BlockManager:
     def _let_go(self, pages: Int32Array, columns: Int32Array) -> None:
         idle = self._pool.drop(pages)
         pages, columns = pages[idle], columns[idle]
-        self._release(pages[self._tables.tails_first(columns)])
-
-    def _release(self, idle: Int32Array) -> None:
-        if len(self._copies):
-            self._cow_copies -= self._copies.cancel(idle)
-            for source in self._copies.read_from(idle).tolist():
-                idle = np.where(idle == source, self._undo_copy(source), idle)
-        self._pool.settle(idle)
-
-    def _undo_copy(self, source: int) -> int:
-        """The last owner of a page left before the page was copied: no copy is needed.
-
-        Who was to get the copy gets the page itself; returns the page that is idle instead.
-        """
-        target = self._copies.a_target_of(source)
-        both = np.array([source, target], np.int32)
-        self._forget(both[self._pool.published[both]])
-        self._cow_copies -= self._copies.cancel(both[1:])
-        self._tables.replace(target, source)
-        self._pool.refs[source], self._pool.refs[target] = self._pool.refs[target], 0
-        return target
+        self._state.release(pages[self._tables.tails_first(columns)])
 
     # Prefix cache
 
@@ -442,7 +366,7 @@ class BlockManager:
         Raises:
             ValueError: `num_tokens` is above the slots granted or the tokens given.
         """
-        self._live(row)
+        self._tables.require_row(row)
         if num_tokens > min(len(token_ids), int(self.num_tokens[row])):
             raise ValueError(
                 f"num_tokens is {num_tokens}; row {row} has {self.num_tokens[row]} slots and "
@@ -468,7 +392,7 @@ class BlockManager:
         Returns:
             Other rows that share those pages and lack their KV as well.
         """
-        self._live(row)
+        self._tables.require_row(row)
         done = int(self._published.done[row])
         first = max(int(self._published.hits[row]), num_tokens // self.block_size)
         if first >= done:
@@ -476,14 +400,9 @@ class BlockManager:
         self._published.rewind(row, first)
         pages = self.tables[row, first:done]
         pages = pages[self._pool.published[pages]]
-        self._forget(pages)
+        self._state.forget(pages)
         sharing = self._tables.rows_with(pages)
         return sharing[sharing != row]
-
-    def _forget(self, pages: Int32Array) -> None:
-        """Drop pages that are not in the eviction queue from the prefix cache."""
-        self._published.index.remove(pages)
-        self._pool.published[pages] = False
 
     def reset_prefix_cache(self, weights_version: Identity = None) -> None:
         """Forget all cached content. Live rows keep their pages and publish no more.
@@ -501,7 +420,7 @@ class BlockManager:
 
     def take_copies(self) -> tuple[Int32Array, Int32Array]:
         """Page copies for the next step, `(sources, targets)`; no page is in both."""
-        return self._copies.take()
+        return self._state.copies.take()
 
     def take_patches(self) -> tuple[Int32Array, Int32Array, Int32Array]:
         """Table cells changed since the last call, `(rows, columns, pages)`, each cell once.
@@ -513,51 +432,16 @@ class BlockManager:
     # Proof
 
     def stats(self) -> MemoryStats:
-        used = int(np.count_nonzero(self._pool.refs))
-        return MemoryStats(
-            total_blocks=self.num_blocks,
-            free_blocks=self._pool.num_free,
-            used_blocks=used,
-            cached_blocks=len(self._published.index),
-            evictable_blocks=len(self._pool.evictable),
-            shared_blocks=int(np.count_nonzero(self._pool.refs > 1)),
-            live_rows=int(np.count_nonzero(self._tables.live)),
-            cow_copies=self._cow_copies,
-            evictions=self._evictions,
-            prefix_queries=self._lookups[False],
-            prefix_hits=self._found[False],
-            resumed_queries=self._lookups[True],
-            resumed_hits=self._found[True],
-        )
+        """Pages now, and counters since the manager was made."""
+        return self._state.stats()
 
     def snapshot(self) -> Snapshot:
         """The whole state as a value; two are equal iff nothing changed in between."""
-        entries = self._published.index.entries()
-        sources, targets = self._copies.pairs()
-        return Snapshot(
-            rows=tuple(
-                (
-                    row,
-                    int(self.num_tokens[row]),
-                    tuple(self._tables.held(row).tolist()),
-                    int(self._published.done[row]),
-                )
-                for row in self.live_rows.tolist()
-            ),
-            references=tuple(self._pool.refs.tolist()),
-            blank=tuple(self._pool.blank_pages().tolist()),
-            evictable=tuple(self._pool.evictable.pages().tolist()),
-            index=tuple((page, entries[page].digest) for page in sorted(entries)),
-            copies=tuple(zip(sources.tolist(), targets.tolist())),
-            stats=self.stats(),
-        )
+        return self._state.snapshot()
 
     def check_invariants(self) -> None:
         """Raise `InvariantError` with a sentence if the state contradicts itself."""
-        invariants.check_tables(self._tables, self._pool)
-        invariants.check_pool(self._pool)
-        invariants.check_index(self._published.index, self._pool, self._tables)
-        invariants.check_copies(self._copies, self._pool)
+        self._state.check()
 
     def __repr__(self) -> str:
         return (
@@ -568,26 +452,3 @@ class BlockManager:
 
     def __str__(self) -> str:
         return describe_rows(repr(self), self._tables, self._pool)
-
-    # Arguments
-
-    def _live(self, row: int) -> int:
-        if not (0 <= row < self._tables.max_rows and self._tables.live[row]):
-            raise ValueError(f"row is {row}; it must be a live row, 0..{self._tables.max_rows - 1}")
-        return row
-
-    def _live_rows(self, rows: Rows, *, distinct: bool = True) -> Int32Array:
-        batch = np.asarray(rows, np.int32)
-        if len(batch) and not (
-            batch.min() >= 0
-            and batch.max() < self._tables.max_rows
-            and self._tables.live[batch].all()
-        ):
-            raise ValueError(f"rows must be live rows, 0..{self._tables.max_rows - 1}: {batch}")
-        if distinct:
-            self._require_distinct(batch)
-        return batch
-
-    def _require_distinct(self, rows: Int32Array) -> None:
-        if len(rows) > 1 and np.bincount(rows, minlength=1).max() > 1:
-            raise ValueError(f"rows must be distinct: {rows}")

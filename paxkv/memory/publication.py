@@ -66,19 +66,19 @@ class Publications:
 
     def publish(self, row: int, pages: Int32Array, token_ids: TokenIds) -> list[int]:
         """Enter the row's blocks after those done, held by `pages`; returns the pages entered."""
+        done = int(self.done[row])
         chain: HashChain | None = self._chains[row]
         block: Block = self._last[row]
-        entered: list[int] = []
-        for column, page in enumerate(pages.tolist(), int(self.done[row])):
+        blocks: list[Block] = []
+        for column in range(done, done + len(pages)):
             if chain is not None:
                 block = chain.block(column, token_ids)
             else:
                 block = hash_block(block, token_ids, self._block_size, self._block_hash)
-            if self.index.add(block, page):
-                entered.append(page)
-        self.done[row] += len(pages)
+            blocks.append(block)
+        self.done[row] = done + len(pages)
         self._last[row] = block
-        return entered
+        return [page for page, new in zip(pages.tolist(), blocks) if self.index.add(new, page)]
 
     def rewind(self, row: int, num_blocks: int) -> None:
         """Blocks of `row` from `num_blocks` on count as never published."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from paxkv.memory.lru import Int32Array
 
+Rows = Sequence[int] | NDArray[np.integer]
 BoolArray = NDArray[np.bool_]
 
 
@@ -110,6 +113,34 @@ class BlockTables:
         rows, columns = np.nonzero(np.isin(self.pages, pages))
         inside = columns < self.columns(rows.astype(np.int32))
         return rows[inside].astype(np.int32), columns[inside].astype(np.int32)
+
+    def require_row(self, row: int) -> int:
+        if not (0 <= row < self.max_rows and self.live[row]):
+            raise ValueError(f"row is {row}; it must be a live row, 0..{self.max_rows - 1}")
+        return row
+
+    def require_live(self, rows: Rows, *, distinct: bool = True) -> Int32Array:
+        batch = np.asarray(rows, np.int32)
+        self._require_range("rows", batch)
+        if not self.live[batch].all():
+            raise ValueError(f"rows must be live: {batch}; these are: {np.flatnonzero(self.live)}")
+        if distinct:
+            self._require_distinct("rows", batch)
+        return batch
+
+    def require_targets(self, rows: Rows) -> Int32Array:
+        batch = np.asarray(rows, np.int32)
+        self._require_range("targets", batch)
+        self._require_distinct("targets", batch)
+        return batch
+
+    def _require_range(self, name: str, rows: Int32Array) -> None:
+        if len(rows) and (rows.min() < 0 or rows.max() >= self.max_rows):
+            raise ValueError(f"{name} must be in 0..{self.max_rows - 1}: {rows}")
+
+    def _require_distinct(self, name: str, rows: Int32Array) -> None:
+        if len(rows) > 1 and np.bincount(rows).max() > 1:
+            raise ValueError(f"{name} must be distinct: {rows}")
 
     def take_patches(self) -> tuple[Int32Array, Int32Array, Int32Array]:
         """Cells changed since the last call as `(rows, columns, pages)`, each cell once."""

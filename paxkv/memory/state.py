@@ -1,0 +1,119 @@
+"""All memory state in one place: the parts, what moves pages between them, the counters."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paxkv.memory import invariants
+from paxkv.memory.copies import PendingCopies
+from paxkv.memory.lru import Int32Array
+from paxkv.memory.pool import PagePool
+from paxkv.memory.prefix import BlockHash
+from paxkv.memory.publication import Publications
+from paxkv.memory.stats import MemoryStats, Snapshot
+from paxkv.memory.tables import BlockTables
+
+
+class MemoryState:
+    """Pool, tables, prefix cache and pending copies, kept in step with each other."""
+
+    def __init__(self, tables: BlockTables, num_blocks: int, block_hash: BlockHash) -> None:
+        self.tables = tables
+        self.pool = PagePool(num_blocks)
+        self.copies = PendingCopies(num_blocks)
+        self.published = Publications(tables.max_rows, tables.block_size, block_hash)
+        self._cow_copies = 0
+        self._evictions = 0
+        self._queries = [0, 0]
+        self._hits = [0, 0]
+
+    def take(self, count: int) -> Int32Array:
+        """`count` pages from the pool, each with one reference; at most `pool.num_free`."""
+        pages, evicted = self.pool.take(count)
+        if len(evicted):
+            self.published.index.remove(evicted)
+            self._evictions += len(evicted)
+        return pages
+
+    def copy(self, sources: Int32Array, targets: Int32Array) -> None:
+        """Replace one reference to each of `sources` by a copy in the page taken for it."""
+        self.pool.drop(sources)
+        self.copies.add(sources, targets)
+        self._cow_copies += len(targets)
+
+    def release(self, idle: Int32Array) -> None:
+        """Pages that nobody holds any more, the first to be evicted first."""
+        if len(self.copies):
+            self._cow_copies -= self.copies.cancel(idle)
+            for source in self.copies.read_from(idle).tolist():
+                idle = np.where(idle == source, self._undo_copy(source), idle)
+        self.pool.settle(idle)
+
+    def _undo_copy(self, source: int) -> np.int32:
+        """The last owner of a page left before the page was copied: no copy is needed.
+
+        Who was to get the copy gets the page itself; returns the page that is idle instead.
+        """
+        target = self.copies.a_target_of(source)
+        both = np.array([source, target], np.int32)
+        self.forget(both[self.pool.published[both]])
+        self._cow_copies -= self.copies.cancel(both[1:])
+        self.tables.replace(target, source)
+        self.pool.refs[both] = self.pool.refs[both[::-1]]
+        return both[1]
+
+    def forget(self, pages: Int32Array) -> None:
+        """Drop pages that are not in the eviction queue from the prefix cache."""
+        self.published.index.remove(pages)
+        self.pool.published[pages] = False
+
+    def count_lookup(self, queries: int, hits: int, *, resumed: bool) -> None:
+        """An admitted request had `hits` of its `queries` tokens in the prefix cache."""
+        self._queries[resumed] += queries
+        self._hits[resumed] += hits
+
+    def stats(self) -> MemoryStats:
+        pool = self.pool
+        return MemoryStats(
+            total_blocks=pool.num_pages,
+            free_blocks=pool.num_free,
+            used_blocks=int(np.count_nonzero(pool.refs)),
+            cached_blocks=len(self.published.index),
+            evictable_blocks=len(pool.evictable),
+            shared_blocks=int(np.count_nonzero(pool.refs > 1)),
+            live_rows=int(np.count_nonzero(self.tables.live)),
+            cow_copies=self._cow_copies,
+            evictions=self._evictions,
+            prefix_queries=self._queries[False],
+            prefix_hits=self._hits[False],
+            resumed_queries=self._queries[True],
+            resumed_hits=self._hits[True],
+        )
+
+    def snapshot(self) -> Snapshot:
+        entries = self.published.index.entries()
+        sources, targets = self.copies.pairs()
+        return Snapshot(
+            rows=tuple(
+                (
+                    row,
+                    int(self.tables.num_tokens[row]),
+                    tuple(self.tables.held(row).tolist()),
+                    int(self.published.done[row]),
+                )
+                for row in np.flatnonzero(self.tables.live).tolist()
+            ),
+            references=tuple(self.pool.refs.tolist()),
+            blank=tuple(self.pool.blank_pages().tolist()),
+            evictable=tuple(self.pool.evictable.pages().tolist()),
+            index=tuple((page, entries[page].digest) for page in sorted(entries)),
+            copies=tuple(zip(sources.tolist(), targets.tolist())),
+            stats=self.stats(),
+        )
+
+    def check(self) -> None:
+        """Raise `InvariantError` if the parts contradict each other."""
+        invariants.check_tables(self.tables, self.pool)
+        invariants.check_pool(self.pool)
+        invariants.check_index(self.published.index, self.pool, self.tables)
+        invariants.check_copies(self.copies, self.pool)
