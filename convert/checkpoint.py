@@ -17,7 +17,7 @@ from paxkv.models.config import ModelConfig
 if TYPE_CHECKING:
     from paxkv.text.tokenizer import Tokenizer
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 2 << 20
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
