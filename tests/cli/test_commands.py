@@ -206,7 +206,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
     process.stdout.close()
     assert b"Traceback" not in process.stderr.read()
     process.stderr.close()
-    process.wait(timeout=30)
+    assert process.wait(timeout=30) == 0
 
 
 def test_help_lists_every_engine_flag(capsys):
