@@ -28,7 +28,7 @@ def refuse(name: str, value: object, allowed: str) -> ValueError:
 def integer(name: str, value: object, low: int, high: int, allowed: str | None = None) -> int:
     """`value` as an int in `[low, high]`; bool and float are refused, numpy integers are not."""
     allowed = allowed or f"an integer from {low} to {high}"
-    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= int(value) <= high:
         raise refuse(name, value, allowed)
     return int(value)
 

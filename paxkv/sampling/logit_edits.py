@@ -1,0 +1,86 @@
+"""What a request changes in its logits before anything is chosen: bias, penalties, bans."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from paxkv.sampling.token_counts import TokenCounts
+
+ALL_ALLOWED = np.uint32(0xFFFFFFFF)
+
+
+class LogitEdits(NamedTuple):
+    """The edits of R rows. `no_edits` gives the neutral ones, which cost nothing to apply.
+
+    presence, frequency, repetition: float32 [R], neutral 0, 0, 1. slots: int32 [R], each row's
+    slot in TokenCounts, 0 without penalties.
+    bias_ids: int32 [R, B], bias_values: float32 [R, B]; pad with id 0 and bias 0.
+    allowed: uint32 [R, ceil(V / 32)], bit v % 32 of word v // 32 says whether token v may be
+    chosen; neutral is all ones. A row with no allowed token is reported bad by the sampler.
+    """
+
+    presence: jax.Array | np.ndarray
+    frequency: jax.Array | np.ndarray
+    repetition: jax.Array | np.ndarray
+    slots: jax.Array | np.ndarray
+    bias_ids: jax.Array | np.ndarray
+    bias_values: jax.Array | np.ndarray
+    allowed: jax.Array | np.ndarray
+
+
+def no_edits(rows: int, vocab_size: int, num_biases: int = 1) -> LogitEdits:
+    return LogitEdits(
+        presence=np.zeros(rows, np.float32),
+        frequency=np.zeros(rows, np.float32),
+        repetition=np.ones(rows, np.float32),
+        slots=np.zeros(rows, np.int32),
+        bias_ids=np.zeros((rows, num_biases), np.int32),
+        bias_values=np.zeros((rows, num_biases), np.float32),
+        allowed=np.full((rows, -(-vocab_size // 32)), ALL_ALLOWED),
+    )
+
+
+def _add_bias(logits: jax.Array, edits: LogitEdits) -> jax.Array:
+    row = jnp.arange(logits.shape[0])[:, None]
+    return logits.at[row, edits.bias_ids].add(edits.bias_values, mode="promise_in_bounds")
+
+
+def _penalise(logits: jax.Array, edits: LogitEdits, counts: TokenCounts) -> jax.Array:
+    """Keskar et al. 2019 (CTRL), section 4.1, over prompt and output; then OpenAI's two
+    penalties over the output."""
+    output = counts.output[edits.slots]
+    seen = counts.prompt[edits.slots] | (output > 0)
+    repetition = jnp.asarray(edits.repetition)[:, None]
+    scaled = jnp.where(logits > 0, logits / repetition, logits * repetition)
+    logits = jnp.where(seen, scaled, logits)
+    logits -= jnp.asarray(edits.frequency)[:, None] * output
+    return logits - jnp.where(output > 0, jnp.asarray(edits.presence)[:, None], 0.0)
+
+
+def _ban(logits: jax.Array, edits: LogitEdits) -> jax.Array:
+    bits = jnp.arange(32, dtype=jnp.uint32)
+    allowed = (jnp.asarray(edits.allowed)[:, :, None] >> bits) & 1
+    allowed = allowed.reshape(logits.shape[0], -1)[:, : logits.shape[1]]
+    return jnp.where(allowed != 0, logits, -jnp.inf)
+
+
+def edit_logits(logits: jax.Array, edits: LogitEdits, counts: TokenCounts) -> jax.Array:
+    """float32 [R, V] with bias added, then penalties, then bans applied (vLLM's order).
+
+    Steps that no row asks for are skipped at run time; a row's result never depends on others.
+    """
+    penalties = jnp.any((edits.presence != 0) | (edits.frequency != 0) | (edits.repetition != 1))
+    bias = jnp.any(edits.bias_values != 0)
+    bans = jnp.any(edits.allowed != ALL_ALLOWED)
+
+    def edited(logits: jax.Array) -> jax.Array:
+        logits = lax.cond(bias, lambda x: _add_bias(x, edits), lambda x: x, logits)
+        logits = lax.cond(penalties, lambda x: _penalise(x, edits, counts), lambda x: x, logits)
+        return _ban(logits, edits)
+
+    return lax.cond(penalties | bias | bans, edited, lambda x: x, logits)
