@@ -43,9 +43,9 @@ class PendingCopies:
         """Those of `pages` that a pending copy reads."""
         return pages[self._readers[pages] > 0]
 
-    def a_target_of(self, source: int) -> int:
-        """One page that `source` is to be copied into."""
-        return int(np.flatnonzero(self._source == source)[0])
+    def targets_of(self, source: int) -> Int32Array:
+        """Pages that `source` is to be copied into, ascending."""
+        return np.flatnonzero(self._source == source).astype(np.int32)
 
     def pairs(self) -> tuple[Int32Array, Int32Array]:
         """All pending copies as `(sources, targets)`."""

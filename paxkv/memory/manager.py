@@ -126,8 +126,8 @@ class BlockManager:
         Raises:
             ValueError: a position without a slot.
         """
-        rows = np.asarray(rows)
-        positions = np.asarray(positions)
+        rows = np.asarray(rows, np.int32)
+        positions = np.asarray(positions, np.int32)
         if np.any((positions < 0) | (positions >= self.num_tokens[rows])):
             raise ValueError("positions must be 0 or more and below num_tokens of their row")
         columns, offsets = np.divmod(positions, self.block_size)

@@ -52,9 +52,11 @@ class MemoryState:
     def _undo_copy(self, source: int) -> np.int32:
         """The last owner of a page left before the page was copied: no copy is needed.
 
-        Who was to get the copy gets the page itself; returns the page that is idle instead.
+        Of the rows that wait for one, the lowest gets the page itself; returns the page that is
+        idle instead.
         """
-        target = self.copies.a_target_of(source)
+        rows, columns = self.tables.cells(self.copies.targets_of(source))
+        target = int(self.tables.pages[rows[0], columns[0]])
         both = np.array([source, target], np.int32)
         self.forget(both[self.pool.published[both]])
         self._cow_copies -= self.copies.cancel(both[1:])

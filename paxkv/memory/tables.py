@@ -102,14 +102,15 @@ class BlockTables:
 
     def replace(self, old: int, new: int) -> None:
         """Write page `new` wherever a live row holds page `old`."""
-        rows, columns = self._cells(np.array([old], np.int32))
+        rows, columns = self.cells(np.array([old], np.int32))
         self.write(rows, columns, np.full(len(rows), new, np.int32))
 
     def rows_with(self, pages: Int32Array) -> Int32Array:
         """Live rows that hold any of `pages`, ascending."""
-        return np.unique(self._cells(pages)[0])
+        return np.unique(self.cells(pages)[0])
 
-    def _cells(self, pages: Int32Array) -> tuple[Int32Array, Int32Array]:
+    def cells(self, pages: Int32Array) -> tuple[Int32Array, Int32Array]:
+        """`(rows, columns)` where live rows hold any of `pages`, row by row."""
         rows, columns = np.nonzero(np.isin(self.pages, pages))
         inside = columns < self.columns(rows.astype(np.int32))
         return rows[inside].astype(np.int32), columns[inside].astype(np.int32)

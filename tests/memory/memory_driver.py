@@ -1,0 +1,417 @@
+"""Drives a block manager at random, beside a naive model and a pretended device.
+
+The device holds a number per slot that stands for the KV there: it depends on the root and on
+every token up to it, so a page shared wrongly, a copy skipped or a block hit under the wrong
+prefix reads back as a wrong number.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from naive_memory import NaiveMemory
+
+from paxkv.memory import BlockManager, HashChain, OutOfBlocks
+
+MASK = (1 << 62) - 1
+NUM_TOKEN_IDS = 2
+SIZES = ((16, 1), (12, 2), (40, 2), (24, 3), (8, 4), (32, 4))
+"""Pages, and tokens per page: small enough to be full most of the time."""
+SALTS = (None, None, "a", "b")
+
+
+class DriverFailure(AssertionError):
+    """The block manager did something wrong, or raised."""
+
+
+@dataclass
+class Live:
+    """A running sequence as its owner knows it."""
+
+    tokens: list[int]
+    salt: str | None
+    weights: int
+    granted: int
+    computed: int
+    prompt: int
+    chain: HashChain | None
+
+    @property
+    def root(self) -> object:
+        return self.salt, self.weights
+
+    def kv(self) -> list[int]:
+        value = hash(self.root) & MASK
+        values = []
+        for token in self.tokens:
+            value = (value * 6364136223846793005 + token + 1442695040888963407) & MASK
+            values.append(value)
+        return values
+
+
+@dataclass
+class Waiting:
+    tokens: list[int]
+    salt: str | None
+    prompt: int
+    chain: HashChain | None
+
+
+@dataclass
+class Device:
+    """What the device has: a table that is patched, and pages that are copied and written."""
+
+    table: np.ndarray
+    kv: np.ndarray
+    block_size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.block_size = self.kv.shape[1]
+
+    def slots(self, row: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        positions = np.arange(start, stop)
+        return self.table[row, positions // self.block_size], positions % self.block_size
+
+
+class MemoryDriver:
+    """One block manager under test.
+
+    Args:
+        bm: a fresh manager; small, so that it is full most of the time.
+        rng: where all decisions come from.
+        exact: compare with the naive model; off when the block hash is broken on purpose and
+            hits are fewer than they could be.
+        invariants: call `check_invariants` now and then (after every `invariants` operations).
+    """
+
+    def __init__(
+        self, bm: BlockManager, rng: random.Random, *, exact: bool = True, invariants: int = 1
+    ) -> None:
+        self.bm = bm
+        self.rng = rng
+        self.exact = exact
+        self.invariants = invariants
+        self.model = NaiveMemory(bm.num_blocks, bm.block_size, len(bm.num_tokens))
+        self.live: dict[int, Live] = {}
+        self.waiting: list[Waiting] = []
+        self.history: list[list[int]] = [[1, 2, 0, 1, 2, 0, 1, 1, 2]]
+        self.device = Device(
+            np.zeros_like(bm.tables), np.zeros((bm.num_blocks + 1, bm.block_size), np.int64)
+        )
+        self.weights = 0
+        self.done: Counter[str] = Counter()
+        self.operations: list[tuple[int, Callable[[], None]]] = [
+            (5, self.admit_new),
+            (3, self.admit_waiting),
+            (12, self.decode),
+            (4, self.continue_prefill),
+            (6, self.fork),
+            (3, self.reorder),
+            (4, self.end),
+            (2, self.preempt),
+            (10, self.step),
+        ]
+
+    # Running
+
+    def run(self, steps: int) -> None:
+        weights = [weight for weight, _ in self.operations]
+        calls = [call for _, call in self.operations]
+        for number in range(steps):
+            (call,) = self.rng.choices(calls, weights)
+            if self.rng.random() < 0.002:
+                call = self.reset
+            try:
+                call()
+                if self.invariants and number % self.invariants == 0:
+                    self.check()
+            except Exception as error:
+                raise DriverFailure(f"operation {number}, {call.__name__}: {error}") from error
+            self.done[call.__name__] += 1
+        self.end_everything()
+
+    def check(self) -> None:
+        self.bm.check_invariants()
+        if self.exact:
+            self.compare()
+
+    def compare(self) -> None:
+        """The whole state equals the model's, up to the names of pages."""
+        bm, model = self.bm, self.model
+        snapshot = bm.snapshot()
+        assert [row for row, *_ in snapshot.rows] == sorted(model.rows)
+        named: dict[int, object] = {}
+        for row, granted, pages, published in snapshot.rows:
+            sequence = model.rows[row]
+            assert granted == sequence.granted
+            assert published == sequence.published
+            assert len(pages) == len(sequence.pages)
+            for page, modelled in zip(pages, sequence.pages):
+                assert named.setdefault(page, modelled) is modelled, f"page {page} is two pages"
+                assert snapshot.references[page] == modelled.refs
+        assert len({id(modelled) for modelled in named.values()}) == len(named)
+        stats = snapshot.stats
+        assert stats.used_blocks == len(named)
+        assert bm.num_free_blocks == model.free, f"{bm.num_free_blocks} free, not {model.free}"
+        assert len(snapshot.blank) == model.blank
+        assert len(snapshot.index) == len(model.cached)
+        assert len(snapshot.copies) == len(model.copies)
+        assert stats.cow_copies == model.num_copies
+        assert stats.evictions == model.num_evictions
+        assert len(snapshot.evictable) == len(model.evictable)
+        for page, modelled in zip(snapshot.evictable, model.evictable):
+            named[page] = modelled
+        for page, _ in snapshot.index:
+            assert named[page].key is not None, f"page {page} is cached"  # type: ignore[attr-defined]
+
+    # Operations
+
+    def some_tokens(self) -> list[int]:
+        """A prompt that often shares a beginning with an earlier one."""
+        old = self.rng.choice(self.history)
+        tokens = old[: self.rng.randint(0, len(old))]
+        tokens = tokens + [self.rng.randrange(NUM_TOKEN_IDS) for _ in range(self.rng.randint(0, 6))]
+        tokens = tokens[: self.bm.max_tokens_per_row] or [1]
+        self.history = [*self.history[-20:], tokens]
+        return list(tokens)
+
+    def admit_new(self) -> None:
+        salt = self.rng.choice(SALTS)
+        tokens = self.some_tokens()
+        chain = self.bm.chain(salt=salt) if self.rng.random() < 0.5 else None
+        self.admit(Waiting(tokens, salt, len(tokens), chain), resumed=False)
+
+    def admit_waiting(self) -> None:
+        if self.waiting:
+            self.admit(self.waiting.pop(0), resumed=True)
+
+    def admit(self, request: Waiting, *, resumed: bool) -> None:
+        chunk = self.rng.choice([None, 1, 2, 5])
+        use_cache, publish = self.rng.random() < 0.9, self.rng.random() < 0.9
+        before = self.bm.snapshot()
+        admission = self.bm.admit(
+            request.tokens,
+            chain=request.chain,
+            salt=request.salt if request.chain is None else None,
+            first_chunk=chunk,
+            use_cache=use_cache,
+            publish=publish,
+            resumed=resumed,
+        )
+        root = request.salt, self.weights
+        expected = None
+        if self.exact:
+            expected = self.model.admit(root, request.tokens, chunk, use_cache, publish)
+        if admission is None:
+            assert not self.exact or expected is None, "an admission was refused"
+            assert self.bm.snapshot() == before, "a refused admission left traces"
+            self.waiting.append(request)
+            self.done["refused"] += 1
+            return
+        row, cached, new = (
+            admission.row,
+            admission.num_cached_tokens,
+            admission.num_new_tokens,
+        )
+        assert not self.exact or expected == (row, cached), f"{admission}, not {expected}"
+        assert new >= 1
+        assert cached + new <= len(request.tokens)
+        self.done["hits" if cached else "misses"] += 1
+        live = Live(
+            request.tokens,
+            request.salt,
+            self.weights,
+            cached + new,
+            cached,
+            request.prompt,
+            request.chain,
+        )
+        self.live[row] = live
+        self.publish(row, min(live.granted, live.prompt))
+
+    def publish(self, row: int, num_tokens: int) -> None:
+        tokens = self.live[row].tokens
+        entered = self.bm.publish(row, tokens, num_tokens)
+        if self.exact:
+            assert entered == self.model.publish(row, tokens, num_tokens)
+
+    def rows(self, accept: Callable[[Live], bool]) -> list[int]:
+        return [row for row, live in self.live.items() if accept(live)]
+
+    def decode(self) -> None:
+        """One more token for some of the rows that have all their tokens computed."""
+        limit = self.bm.max_tokens_per_row
+        able = self.rows(lambda s: s.computed == s.granted == len(s.tokens) < limit)
+        batch = [row for row in able if self.rng.random() < 0.8]
+        self.rng.shuffle(batch)
+        if batch and self.append(batch, [1] * len(batch)):
+            for row in batch:
+                self.live[row].tokens.append(self.rng.randrange(NUM_TOKEN_IDS))
+
+    def continue_prefill(self) -> None:
+        rows = self.rows(lambda s: s.granted < len(s.tokens))
+        counts = [
+            self.rng.randint(1, len(self.live[row].tokens) - self.live[row].granted) for row in rows
+        ]
+        if rows and self.append(rows, counts):
+            for row in rows:
+                live = self.live[row]
+                self.publish(row, min(live.granted, live.prompt))
+
+    def append(self, rows: list[int], counts: list[int]) -> bool:
+        needed = self.bm.blocks_needed(rows, counts)
+        before = self.bm.num_free_blocks
+        expected = self.model.append(rows, counts) if self.exact else needed
+        if needed > before:
+            assert not self.exact or expected is None, "an append was refused"
+            assert not self.bm.can_append(rows, counts)
+            state = self.bm.snapshot()
+            try:
+                self.bm.append_batch(rows, counts)
+            except OutOfBlocks:
+                assert self.bm.snapshot() == state, "a refused append left traces"
+                self.done["refused appends"] += 1
+                return False
+            raise AssertionError("an append that cannot be done was done")
+        assert self.bm.can_append(rows, counts)
+        if len(rows) == 1:
+            growth = self.bm.append(rows[0], counts[0])
+            taken = len(growth.pages) + (growth.copy is not None)
+        else:
+            taken = self.bm.append_batch(rows, counts)
+        assert expected == taken == needed, f"{taken} pages taken, not {expected}"
+        assert self.bm.num_free_blocks == before - needed
+        for row, count in zip(rows, counts):
+            self.live[row].granted += count
+        return True
+
+    def fork(self) -> None:
+        rows = self.rows(lambda s: s.computed == s.granted)
+        if not rows:
+            return
+        source, count = self.rng.choice(rows), self.rng.randint(1, 3)
+        before = self.bm.snapshot()
+        targets = self.bm.fork(source, count)
+        if targets is None:
+            assert len(self.live) + count > len(self.bm.num_tokens)
+            assert self.bm.snapshot() == before
+            return
+        self.became([source] * count, targets.tolist())
+
+    def reorder(self) -> None:
+        """Rows permuted, duplicated and dropped in one call, as beam search does."""
+        rows = self.rows(lambda s: s.computed == s.granted)
+        spare = [row for row in range(len(self.bm.num_tokens)) if row not in self.live]
+        targets = rows + spare[: self.rng.randint(0, 1)]
+        targets = self.rng.sample(targets, self.rng.randint(0, len(targets)))
+        if rows and targets:
+            sources = [self.rng.choice(rows) for _ in targets]
+            self.bm.fork_rows(sources, targets)
+            self.became(sources, targets)
+
+    def became(self, sources: list[int], targets: list[int]) -> None:
+        if self.exact:
+            self.model.fork(sources, targets)
+        read = [self.live[row] for row in sources]
+        for source, row, old in zip(sources, targets, read):
+            self.live[row] = Live(
+                list(old.tokens),
+                old.salt,
+                old.weights,
+                old.granted,
+                old.computed,
+                old.prompt,
+                old.chain if source == row else None,
+            )
+
+    def end(self) -> None:
+        self.free(self.rng.sample(sorted(self.live), min(len(self.live), self.rng.randint(1, 3))))
+
+    def preempt(self) -> None:
+        if self.live:
+            for live in self.free([self.rng.choice(sorted(self.live))]):
+                if live.weights == self.weights and len(self.waiting) < 6:
+                    self.waiting.append(Waiting(live.tokens, live.salt, live.prompt, live.chain))
+
+    def free(self, rows: list[int]) -> list[Live]:
+        """Free rows, and those that rely on what they have not computed."""
+        rows = list(rows)
+        for row in rows:
+            live = self.live[row]
+            if live.computed < live.granted:
+                sharing = self.bm.withdraw(row, live.computed).tolist()
+                if self.exact:
+                    assert sharing == self.model.withdraw(row, live.computed)
+                self.done["withdrawn"] += 1
+                rows += [other for other in sharing if other not in rows]
+        if len(rows) == 1:
+            self.bm.free(rows[0])
+        else:
+            self.bm.free_rows(rows)
+        if self.exact:
+            self.model.release(rows)
+        return [self.live.pop(row) for row in rows]
+
+    def reset(self) -> None:
+        if self.rng.random() < 0.5:
+            self.weights += 1
+            self.bm.reset_prefix_cache(weights_version=self.weights)
+        else:
+            self.bm.reset_prefix_cache()
+        self.model.reset()
+
+    def step(self) -> None:
+        """What the device does: patch, copy, write; then every row must read its own KV."""
+        device = self.device
+        rows, columns, pages = self.bm.take_patches()
+        assert len(np.unique(rows * device.table.shape[1] + columns)) == len(rows)
+        device.table[rows, columns] = pages
+        assert np.array_equal(device.table, self.bm.tables), "the patches are not all changes"
+        sources, targets = self.bm.take_copies()
+        self.model.copies.clear()
+        assert len(set(targets.tolist())) == len(targets)
+        assert not set(sources.tolist()) & set(targets.tolist())
+        device.kv[targets] = device.kv[sources]
+        self.done["copies"] += len(targets)
+        values = {row: np.array(live.kv(), np.int64) for row, live in self.live.items()}
+        for row, live in self.live.items():
+            where = device.slots(row, live.computed, live.granted)
+            slots = self.bm.slots([row] * len(where[0]), range(live.computed, live.granted))
+            assert np.array_equal(slots, where[0] * device.block_size + where[1])
+            device.kv[where] = values[row][live.computed : live.granted]
+            live.computed = live.granted
+        for row, live in self.live.items():
+            found = device.kv[device.slots(row, 0, live.granted)]
+            wrong = np.flatnonzero(found != values[row][: live.granted])
+            assert not len(wrong), f"row {row} reads wrong KV at {wrong.tolist()}"
+        assert not device.table[:, :].min() < 0
+        assert not device.kv[0].any(), "page 0 was written"
+        for row, live in self.live.items():
+            if self.rng.random() < 0.9:
+                self.publish(row, live.computed)
+
+    def end_everything(self) -> None:
+        self.step()
+        self.free(sorted(self.live))
+        self.bm.check_invariants()
+        assert self.bm.num_free_blocks == self.bm.num_blocks, "blocks are lost"
+
+
+def drive(steps: int, seed: int, *, invariants: int = 1, **options: object) -> MemoryDriver:
+    """`steps` random operations on a fresh small manager; raises `DriverFailure`."""
+    rng = random.Random(seed)
+    exact = "block_hash" not in options
+    num_blocks, block_size = rng.choice(SIZES)
+    sizes = {
+        "num_blocks": num_blocks,
+        "block_size": block_size,
+        "max_rows": rng.choice([4, 8, 12]),
+    }
+    bm = BlockManager(**{**sizes, **options})  # type: ignore[arg-type]
+    driver = MemoryDriver(bm, rng, exact=exact, invariants=invariants)
+    driver.run(steps)
+    return driver
