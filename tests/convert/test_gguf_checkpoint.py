@@ -132,7 +132,7 @@ def test_rope_factor_tensor_is_used(tmp_path: Path) -> None:
 def test_rope_factor_tensor_of_wrong_length_is_refused(tmp_path: Path) -> None:
     extra = {"rope_freqs.weight": np.full(3, 2, np.float32)}
     path = tiny.write_gguf(tmp_path / "m.gguf", tiny.tensors(), extra=extra)
-    with pytest.raises(ValueError, match="3 freq_factors.*needs 8"):
+    with pytest.raises(ValueError, match=r"3 freq_factors.*needs 8"):
         open_checkpoint(path)
 
 
@@ -160,9 +160,7 @@ def test_rope_scaling_metadata(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [(gguf.GGMLQuantizationType.Q8_1, "Q8_1"), (999, "999")])
-def test_types_that_cannot_be_read_are_named_at_start(
-    tmp_path: Path, kind: int, name: str
-) -> None:
+def test_types_that_cannot_be_read_are_named_at_start(tmp_path: Path, kind: int, name: str) -> None:
     path = tiny.write_gguf(tmp_path / "m.gguf", tiny.tensors(), "F16")
     raw = bytearray(path.read_bytes())
     at = raw.index(b"blk.1.ffn_down.weight") + len(b"blk.1.ffn_down.weight") + 4 + 2 * 8
@@ -223,3 +221,36 @@ def test_a_directory_with_one_gguf_file(tmp_path: Path) -> None:
     tiny.write_gguf(tmp_path / "b.gguf", tiny.tensors())
     with pytest.raises(ValueError, match=r"a\.gguf, b\.gguf"):
         open_checkpoint(tmp_path)
+
+
+def wide_kinds() -> list[str]:
+    kinds = []
+    for kind in gguf.GGMLQuantizationType:
+        block, size = gguf.GGML_QUANT_SIZES.get(kind, (0, 0))
+        try:
+            gguf.dequantize(np.zeros((1, size), np.uint8), kind)
+        except NotImplementedError:
+            continue
+        if block > 32:
+            kinds.append(kind.name)
+    return kinds
+
+
+@pytest.mark.parametrize("kind", wide_kinds())
+def test_wide_blocks_are_read_in_pieces(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("convert.checkpoint.CHUNK_BYTES", 5000)
+    quant = gguf.GGMLQuantizationType[kind]
+    block, size = gguf.GGML_QUANT_SIZES[quant]
+    raw = np.random.default_rng(0).integers(0, 256, (20, 512 // block * size), np.uint8)
+    weights = tiny.tensors()
+    del weights["model.embed_tokens.weight"]
+
+    def metadata(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("token_embd.weight", raw, raw_dtype=quant)
+
+    path = tiny.write_gguf(tmp_path / "m.gguf", weights, metadata=metadata)
+    with np.errstate(all="ignore"):
+        found = open_checkpoint(path).tensor("model.embed_tokens.weight")
+        np.testing.assert_array_equal(found, gguf.dequantize(raw, quant))

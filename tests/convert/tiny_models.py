@@ -53,7 +53,10 @@ def tensors(seed: int = 0, *, tied: bool = True, bias: bool = False) -> dict[str
     def normal(*shape: int) -> np.ndarray:
         return random.standard_normal(shape).astype(np.float32)
 
-    found = {"model.embed_tokens.weight": normal(VOCAB, HIDDEN), "model.norm.weight": normal(HIDDEN)}
+    found = {
+        "model.embed_tokens.weight": normal(VOCAB, HIDDEN),
+        "model.norm.weight": normal(HIDDEN),
+    }
     q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     rows = {"self_attn.q_proj": (q, HIDDEN), "self_attn.k_proj": (kv, HIDDEN)}
     rows |= {"self_attn.v_proj": (kv, HIDDEN), "self_attn.o_proj": (HIDDEN, q)}
