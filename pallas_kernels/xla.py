@@ -18,6 +18,7 @@ Array = jax.Array
 
 # A finite stand-in for -inf: differences of two masked scores stay numbers.
 MASKED = -1e30
+_FULL = lax.Precision.HIGHEST
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,24 @@ class Config:
 
 
 class _Tiles(NamedTuple):
-    """What each tile `[num_tiles]` works on, and where its items stand in the flat list."""
+    """What each tile `[num_tiles]` holds: tokens `first_token ...` of `seq`, from `first_position` on."""
 
     seq: Array
     first_token: Array
     num_tokens: Array
     first_position: Array
-    first_page: Array
-    first_item: Array
-    end_item: Array
+
+
+class _Items(NamedTuple):
+    """The flat work list: per item `[num_items]` its tile, its pages `[num_items, chunk_pages]`, and what it may see.
+
+    `start` is the position of the first key, `end` one past the last cached key of the sequence (0 beyond the list).
+    """
+
+    tile: Array
+    pages: Array
+    start: Array
+    end: Array
 
 
 def ragged_paged_attention(
@@ -79,78 +89,66 @@ def ragged_paged_attention(
     chunk_pages = -(-config.chunk_tokens // page_size)
     chunk = chunk_pages * page_size
     items, query_tile = config.items, config.query_tile
-    tiles = _cut(kv_lens, query_start, num_tokens, query_tile, page_size, chunk, window, items)
+    tiles = _cut(kv_lens, query_start, num_tokens, query_tile, spare=items)
+    work, num_items = _pair(tiles, kv_lens, block_tables, page_size, chunk_pages, window, items)
     num_tiles = tiles.seq.shape[0]
-    num_items = tiles.end_item[-1]
     queries = (q.astype(jnp.float32) * scale).reshape(num_tokens, num_kv_heads, group, head_dim)
     in_tile = jnp.arange(query_tile)
     in_chunk = jnp.arange(chunk)
 
-    def scores_and_values(tile: Array, item: Array) -> tuple[Array, Array, Array]:
-        tokens = jnp.minimum(tiles.first_token[tile][:, None] + in_tile, num_tokens - 1)
-        columns = tiles.first_page[tile] + (item - tiles.first_item[tile]) * chunk_pages
-        position = columns[:, None] * page_size + in_chunk
-        visible = (position < kv_lens[tiles.seq[tile]][:, None]) & (item < num_items)[:, None]
-        columns = jnp.minimum(columns[:, None] + jnp.arange(chunk_pages), block_tables.shape[1] - 1)
-        pages = jnp.where(visible[:, ::page_size], block_tables[tiles.seq[tile][:, None], columns], 0)
-        keys, values = _read(k_pages, k_scale, pages), _read(v_pages, v_scale, pages)
+    def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        done, top, acc = carry
+        item = _Items(*(lax.dynamic_slice_in_dim(x, done * items, items) for x in work))
+        tile = _Tiles(*(x[item.tile] for x in tiles))
+        keys, values = _read(k_pages, k_scale, item.pages), _read(v_pages, v_scale, item.pages)
+        tokens = jnp.minimum(tile.first_token[:, None] + in_tile, num_tokens - 1)
         # [items, kv_heads, tile, group, chunk]
-        score = jnp.einsum(
-            "iqhgd,ihcd->ihqgc", queries[tokens], keys, precision=lax.Precision.HIGHEST
-        )
+        score = jnp.einsum("iqhgd,ihcd->ihqgc", queries[tokens], keys, precision=_FULL)
         if softcap is not None:
             score = softcap * jnp.tanh(score / softcap)
-        at = tiles.first_position[tile][:, None] + in_tile
-        seen = visible[:, None, :] & (position[:, None, :] <= at[:, :, None])
-        seen &= (in_tile < tiles.num_tokens[tile][:, None])[:, :, None]
+        at = tile.first_position[:, None] + in_tile
+        last = jnp.where(in_tile < tile.num_tokens[:, None], at, -1)
+        position = item.start[:, None] + in_chunk
+        cached = position < item.end[:, None]
+        seen = cached[:, None] & (position[:, None] <= last[..., None])
         if window is not None:
-            seen &= position[:, None, :] > at[:, :, None] - window
-        values = jnp.where(visible[:, None, :, None], values, 0.0)
-        return score, seen[:, None, :, None, :], values
-
-    def step(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        done, top, total, out = carry
-        item = done * items + jnp.arange(items)
-        tile = jnp.minimum(jnp.sum(item[:, None] >= tiles.end_item, axis=1), num_tiles - 1)
-        score, seen, values = scores_and_values(tile, item)
-        score = jnp.where(seen, score, MASKED)
-        item_top = jnp.max(score, axis=-1)
-        weight = jnp.where(seen, jnp.exp(score - item_top[..., None]), 0.0)
-        item_total = jnp.sum(weight, axis=-1)
-        item_out = jnp.einsum(
-            "ihqgc,ihcd->ihqgd", weight, values, precision=lax.Precision.HIGHEST
+            seen &= position[:, None] > last[..., None] - window
+        score = jnp.where(seen[:, None, :, None], score, MASKED)
+        item_top = jnp.maximum(jnp.max(score, axis=-1), MASKED / 2)
+        weight = jnp.exp(score - item_top[..., None])
+        values = jnp.where(cached[:, None, :, None], values, 0.0)
+        part = jnp.concatenate(
+            (
+                jnp.einsum("ihqgc,ihcd->ihqgd", weight, values, precision=_FULL),
+                jnp.sum(weight, axis=-1, keepdims=True),
+            ),
+            axis=-1,
         )
         # The items of one iteration touch at most `items` neighbouring tiles.
-        first = tile[0]
-        mine = (tile - first) == jnp.arange(items)[:, None]
+        first = item.tile[0]
+        mine = (item.tile - first) == jnp.arange(items)[:, None]
         old_top = lax.dynamic_slice_in_dim(top, first, items)
-        new_top = jnp.maximum(
-            old_top,
-            jnp.max(jnp.where(mine[..., None, None, None], item_top, MASKED), axis=1),
+        old_acc = lax.dynamic_slice_in_dim(acc, first, items)
+        tops = jnp.where(mine[..., None, None, None], item_top, MASKED)
+        new_top = jnp.maximum(old_top, jnp.max(tops, axis=1))
+        own_top = new_top[jnp.minimum(item.tile - first, items - 1)]
+        part *= jnp.exp(jnp.minimum(item_top - own_top, 0.0))[..., None]
+        gathered = jnp.dot(mine.astype(jnp.float32), part.reshape(items, -1), precision=_FULL)
+        new_acc = old_acc * jnp.exp(old_top - new_top)[..., None] + gathered.reshape(part.shape)
+        return (
+            done + 1,
+            lax.dynamic_update_slice_in_dim(top, new_top, first, 0),
+            lax.dynamic_update_slice_in_dim(acc, new_acc, first, 0),
         )
-        keep = jnp.exp(old_top - new_top)
-        share = jnp.exp(item_top - new_top[jnp.minimum(tile - first, items - 1)])
-        pick = mine.astype(jnp.float32)
-
-        def add(acc: Array, part: Array, keep: Array) -> Array:
-            old = lax.dynamic_slice_in_dim(acc, first, items)
-            gathered = jnp.dot(pick, part.reshape(items, -1), precision=lax.Precision.HIGHEST)
-            new = old * keep + gathered.reshape(old.shape)
-            return lax.dynamic_update_slice_in_dim(acc, new, first, 0)
-
-        top = lax.dynamic_update_slice_in_dim(top, new_top, first, 0)
-        total = add(total, item_total * share, keep)
-        out = add(out, item_out * share[..., None], keep[..., None])
-        return done + 1, top, total, out
 
     rows = (num_tiles, num_kv_heads, query_tile, group)
     carry = (
         jnp.int32(0),
         jnp.full(rows, MASKED, jnp.float32),
-        jnp.zeros(rows, jnp.float32),
-        jnp.zeros((*rows, head_dim), jnp.float32),
+        jnp.zeros((*rows, head_dim + 1), jnp.float32),
     )
-    _, top, total, out = lax.while_loop(lambda carry: carry[0] * items < num_items, step, carry)
+    _, top, acc = lax.while_loop(lambda carry: carry[0] * items < num_items, step, carry)
+    out, total = acc[..., :-1], acc[..., -1]
     if sinks is not None:
         total, out, top = _add_sinks(total, out, top, sinks.reshape(num_kv_heads, 1, group))
     out = out / jnp.where(total == 0, 1.0, total)[..., None]
@@ -192,14 +190,7 @@ def copy_pages(pages: Array, source: Array, destination: Array, count: Array) ->
 
 
 def _cut(
-    kv_lens: Array,
-    query_start: Array,
-    num_tokens: int,
-    query_tile: int,
-    page_size: int,
-    chunk: int,
-    window: int | None,
-    spare: int,
+    kv_lens: Array, query_start: Array, num_tokens: int, query_tile: int, spare: int
 ) -> _Tiles:
     """Cut each sequence's queries into tiles; `spare` empty tiles at the end keep windows of tiles in bounds."""
     num_seqs = kv_lens.shape[0]
@@ -211,17 +202,43 @@ def _cut(
     seq = jnp.minimum(jnp.sum(tile[:, None] >= end, axis=1), num_seqs - 1)
     used = tile < end[-1]
     skipped = (tile - (end - per_seq)[seq]) * query_tile
-    first_token = jnp.where(used, query_start[seq] + skipped, num_tokens)
-    count = jnp.where(used, jnp.minimum(query_lens[seq] - skipped, query_tile), 0)
-    first_position = kv_lens[seq] - query_lens[seq] + skipped
-    start = jnp.zeros_like(tile) if window is None else first_position - window + 1
-    first_page = jnp.maximum(start, 0) // page_size
-    span = first_position + count - first_page * page_size
-    num_items = jnp.where(used, (span + chunk - 1) // chunk, 0)
-    end_item = jnp.cumsum(num_items)
     return _Tiles(
-        seq, first_token, count, first_position, first_page, end_item - num_items, end_item
+        seq=seq,
+        first_token=jnp.where(used, query_start[seq] + skipped, num_tokens),
+        num_tokens=jnp.where(used, jnp.minimum(query_lens[seq] - skipped, query_tile), 0),
+        first_position=kv_lens[seq] - query_lens[seq] + skipped,
     )
+
+
+def _pair(
+    tiles: _Tiles,
+    kv_lens: Array,
+    block_tables: Array,
+    page_size: int,
+    chunk_pages: int,
+    window: int | None,
+    items: int,
+) -> tuple[_Items, Array]:
+    """List the chunks each tile can see, tile by tile, and count them; the list is padded to whole iterations."""
+    chunk = chunk_pages * page_size
+    first_page = jnp.zeros_like(tiles.seq)
+    if window is not None:
+        first_page = jnp.maximum(tiles.first_position - window + 1, 0) // page_size
+    span = tiles.first_position + tiles.num_tokens - first_page * page_size
+    per_tile = jnp.where(tiles.num_tokens > 0, (span + chunk - 1) // chunk, 0)
+    end = jnp.cumsum(per_tile)
+    most = (tiles.seq.shape[0] - items) * -(-block_tables.shape[1] // chunk_pages)
+    item = jnp.arange(-(-most // items) * items)
+    tile = jnp.minimum(jnp.sum(item[:, None] >= end, axis=1), tiles.seq.shape[0] - items)
+    listed = item < end[-1]
+    seq = tiles.seq[tile]
+    column = first_page[tile] + (item - (end - per_tile)[tile]) * chunk_pages
+    start = column * page_size
+    stop = jnp.where(listed, kv_lens[seq], 0)
+    columns = column[:, None] + jnp.arange(chunk_pages)
+    held = columns * page_size < stop[:, None]
+    pages = block_tables[seq[:, None], jnp.where(held, columns, 0)]
+    return _Items(tile, jnp.where(held, pages, 0), start, stop), end[-1]
 
 
 def _read(pages: Array, scale: Array | None, index: Array) -> Array:

@@ -1,0 +1,70 @@
+"""Shape and size of the pages, and their allocation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from paxkv.models.config import ModelConfig
+
+Pages = tuple[tuple[jax.Array, jax.Array], ...]
+
+
+@dataclass(frozen=True)
+class PageLayout:
+    """Per layer a key and a value array of `[num_pages, num_kv_heads, block_size, head_dim]`."""
+
+    num_layers: int
+    num_kv_heads: int
+    block_size: int
+    head_dim: int
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, config: ModelConfig, block_size: int, dtype: np.dtype) -> PageLayout:
+        return cls(config.num_layers, config.num_kv_heads, block_size, config.head_dim, dtype)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one token's keys and values take in all layers."""
+        per_head = self.head_dim * np.dtype(self.dtype).itemsize
+        return 2 * self.num_layers * self.num_kv_heads * per_head
+
+    @property
+    def bytes_per_page(self) -> int:
+        return self.bytes_per_token * self.block_size
+
+    def array(self, num_pages: int) -> jax.ShapeDtypeStruct:
+        """Description of one layer's keys (or values)."""
+        shape = (num_pages, self.num_kv_heads, self.block_size, self.head_dim)
+        return jax.ShapeDtypeStruct(shape, self.dtype)
+
+
+def allocate(layout: PageLayout, num_pages: int) -> Pages:
+    """Zeroed pages: padding and masked slots are read, so they must hold finite numbers."""
+    array = layout.array(num_pages)
+    return tuple(
+        (jnp.zeros(array.shape, array.dtype), jnp.zeros(array.shape, array.dtype))
+        for _ in range(layout.num_layers)
+    )
+
+
+def grid_down(num_pages: int) -> int:
+    """The largest of 4, 5, 6, 7 times a power of two that is not above `num_pages`.
+
+    The number of pages is a shape: on a coarse grid, a start with a little less free memory
+    meets the programs compiled before.
+    """
+    if num_pages < 4:
+        return num_pages
+    step = 1 << (num_pages.bit_length() - 3)
+    return num_pages // step * step
+
+
+def grid_up(num_pages: int) -> int:
+    """The smallest grid point (see `grid_down`) that is not below `num_pages`."""
+    down = grid_down(num_pages)
+    return down if down == num_pages else down + (1 << (num_pages.bit_length() - 3))

@@ -1,0 +1,1 @@
+"""Scheduling on the host, stepping on the device."""

@@ -1,0 +1,62 @@
+"""The few shapes a step can have."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+MOST_DECODE = 8
+MOST_MIXED = 4
+SMALLEST_MIXED = 16
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Sizes of the programs, ascending; the last of each is the limit itself.
+
+    decode: sequences of a step in which each advances by one token. mixed: tokens of any other
+    step, which has room for every sequence. At most 12 in all.
+    """
+
+    decode: tuple[int, ...]
+    mixed: tuple[int, ...]
+
+    @classmethod
+    def choose(cls, max_num_seqs: int, max_num_batched_tokens: int) -> Buckets:
+        return cls(_decode(max_num_seqs), _mixed(max_num_batched_tokens))
+
+    @classmethod
+    def single(cls, max_num_seqs: int, max_num_batched_tokens: int) -> Buckets:
+        """One shape for every step."""
+        return cls((), (max(max_num_batched_tokens, max_num_seqs),))
+
+    def rows(self, count: int) -> int:
+        """Padded number of rows, for `count` sequences or samples."""
+        return _round_up(self.decode or self.mixed, count)
+
+    def tokens(self, count: int) -> int:
+        """Padded number of tokens of a mixed step."""
+        return _round_up(self.mixed, count)
+
+
+def _round_up(sizes: tuple[int, ...], count: int) -> int:
+    return sizes[bisect_left(sizes, count)]
+
+
+def _decode(limit: int) -> tuple[int, ...]:
+    """Powers of two, with steps halfway between the largest of them as far as they go."""
+    sizes = {1 << power for power in range(limit.bit_length()) if 1 << power <= limit} | {limit}
+    halfway = sorted((size // 2 * 3 for size in sizes if size >= 8), reverse=True)
+    sizes |= set([size for size in halfway if size < limit][: max(0, MOST_DECODE - len(sizes))])
+    while len(sizes) > MOST_DECODE:
+        sizes.remove(sorted(sizes)[1])
+    return tuple(sorted(sizes))
+
+
+def _mixed(limit: int) -> tuple[int, ...]:
+    """The limit and halves of it (quarters, when it is large)."""
+    divide = 2 if limit <= 1024 else 4
+    sizes = [limit]
+    while len(sizes) < MOST_MIXED and sizes[-1] // divide >= SMALLEST_MIXED:
+        sizes.append(sizes[-1] // divide)
+    return tuple(reversed(sizes))

@@ -1,0 +1,137 @@
+"""What an engine can be told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
+DTYPES = {"float": "float32", "half": "float16"}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Options of an engine, under vLLM's names. A wrong value is a ValueError that names it.
+
+    dtype: of weights and activations; "auto" is float32 on the CPU and bfloat16 elsewhere.
+    kv_cache_dtype: of the pages; "auto" is the model's.
+    max_model_len: most tokens of one sequence, prompt and output; by default the model's own limit.
+    block_size: tokens per page, 1 to 256.
+    num_gpu_blocks_override: usable pages, instead of measuring memory.
+    kv_cache_memory_bytes: bytes for all pages (on the CPU 1 GiB by default).
+    gpu_memory_utilization: share of the device's memory for weights, activations and pages.
+    max_num_seqs: sequences in one step; by default 64 on the CPU and 256 elsewhere.
+    max_num_batched_tokens: tokens in one step; by default 512 on the CPU and 2048 elsewhere.
+    enable_chunked_prefill: split prompts over steps; without it a prompt is computed whole.
+    enable_prefix_caching: keep full blocks of finished requests for prompts that start the same.
+    max_logprobs: most alternatives that logprobs and prompt_logprobs may ask for.
+    seed: base of requests without a seed of their own.
+    enforce_eager: no compilation at start-up; the first use of a shape compiles it.
+    deterministic: one bucket per program, so that results are bit-identical whatever else runs.
+    layers_per_program: decoder layers compiled as one program; by default 1 on the CPU, where
+        a start is seven times faster for it, and all elsewhere.
+    compilation_cache_dir: JAX's persistent compilation cache; by default under the user's cache
+        directory, "" switches it off.
+    revision: of a hub id.
+    """
+
+    dtype: Dtype = "auto"
+    kv_cache_dtype: Dtype = "auto"
+    max_model_len: int | None = None
+    block_size: int = 16
+    num_gpu_blocks_override: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float = 0.9
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    max_logprobs: int = 20
+    seed: int = 0
+    enforce_eager: bool = False
+    deterministic: bool = False
+    layers_per_program: int | None = None
+    compilation_cache_dir: str | None = None
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("max_model_len", 2, None),
+            ("block_size", 1, 256),
+            ("num_gpu_blocks_override", 1, None),
+            ("kv_cache_memory_bytes", 1, None),
+            ("max_num_seqs", 1, None),
+            ("max_num_batched_tokens", 1, None),
+            ("max_logprobs", 0, None),
+            ("layers_per_program", 1, None),
+        ):
+            _check_integer(name, getattr(self, name), low, high)
+        share = self.gpu_memory_utilization
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ValueError(
+                f"gpu_memory_utilization={share!r} must be a number above 0 and at most 1"
+            )
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ValueError(f"seed={self.seed!r} must be an integer")
+        for name in ("dtype", "kv_cache_dtype"):
+            if getattr(self, name) not in Dtype.__args__:  # type: ignore[attr-defined]
+                allowed = ", ".join(Dtype.__args__)  # type: ignore[attr-defined]
+                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
+        for name in (
+            "enable_chunked_prefill",
+            "enable_prefix_caching",
+            "enforce_eager",
+            "deterministic",
+        ):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The options a running engine works with: every default replaced by a number.
+
+    max_model_len, max_num_batched_tokens: tokens. num_blocks: usable pages.
+    """
+
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_logprobs: int
+    chunked_prefill: bool
+    prefix_caching: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not self.chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ValueError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} must be at least "
+                f"max_model_len={self.max_model_len} when enable_chunked_prefill is False: "
+                "a longer prompt could never run"
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} must be at least "
+                f"max_num_seqs={self.max_num_seqs}: every running sequence advances in every step"
+            )
+
+    @property
+    def max_blocks_per_seq(self) -> int:
+        return math.ceil(self.max_model_len / self.block_size)
+
+    @property
+    def max_prompt_len(self) -> int:
+        """A prompt leaves room for one token, in the context and in the cache."""
+        return min(self.max_model_len - 1, self.num_blocks * self.block_size)
+
+
+def _check_integer(name: str, value: object, low: int, high: int | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ValueError(f"{name}={value!r} must be an integer of at least {low}")
+    if high is not None and value > high:
+        raise ValueError(f"{name}={value!r} must be at most {high}")
