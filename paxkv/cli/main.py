@@ -12,7 +12,7 @@ from paxkv.cli import bench, chat, generate, pull
 
 COMMANDS = {"pull": pull, "generate": generate, "chat": chat, "bench": bench}
 
-EXIT_USAGE = 2
+EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
 
 
@@ -36,16 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        The exit code: 0 done, 2 wrong arguments or input, 130 interrupted.
+        The exit code: 0 done, 2 refused (wrong arguments or input, no model), 130 interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in arguments if word in COMMANDS), None)
     args = build_parser(command).parse_args(arguments)
     try:
         return COMMANDS[args.command].run(args)
-    except ValueError as error:
-        print(f"paxkv {args.command}: {error}", file=sys.stderr)
-        return EXIT_USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -53,6 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader went away; the interpreter's own flush at exit must not fail on it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if not _is_for_the_reader(error):
+            raise
+        print(f"paxkv {args.command}: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+def _is_for_the_reader(error: Exception) -> bool:
+    """Whether the message says it all; anything else is a fault and shows its traceback."""
+    from convert.pull import PullError
+
+    return isinstance(error, ValueError | PullError)
 
 
 if __name__ == "__main__":

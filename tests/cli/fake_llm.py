@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from convert.pull import PullError
 from paxkv.outputs import CompletionOutput, RequestOutput
 
 
@@ -35,6 +36,10 @@ class FakeLLM:
     interrupt_after: int | None = None
 
     def __init__(self, model: str, **engine_arguments: Any) -> None:
+        if model == "broken":
+            raise TypeError("a fault of the engine")
+        if model == "offline":
+            raise PullError("cannot reach the index; connect, or give a path")
         if model == "missing":
             raise ValueError("model 'missing' is neither a known name nor a path")
         self.model = model

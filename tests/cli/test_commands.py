@@ -125,6 +125,15 @@ def test_a_model_that_is_not_there_is_one_sentence(capsys):
     assert capsys.readouterr().err == (
         "paxkv chat: model 'missing' is neither a known name nor a path\n"
     )
+    assert main(["generate", "--model", "offline", "hi"]) == 2
+    assert capsys.readouterr().err == (
+        "paxkv generate: cannot reach the index; connect, or give a path\n"
+    )
+
+
+def test_a_fault_of_the_engine_keeps_its_traceback():
+    with pytest.raises(TypeError, match="a fault of the engine"):
+        main(["generate", "--model", "broken", "hi"])
 
 
 @pytest.mark.parametrize(

@@ -110,3 +110,13 @@ def test_integers_may_have_a_suffix(text, value):
 def test_other_texts_are_no_integers(text):
     with pytest.raises(argparse.ArgumentTypeError):
         parse_integer(text)
+
+
+def test_every_engine_option_is_documented():
+    from dataclasses import fields
+
+    from paxkv.engine.config import EngineConfig
+
+    documents = field_documents(EngineConfig)
+    assert set(documents) == {field.name for field in fields(EngineConfig)}
+    assert all(documents.values())
