@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken
 
 from convert.hf_config import read_json
 from paxkv.text.tokenizer import Tokenizer
@@ -74,26 +74,12 @@ def chat_templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
     return templates
 
 
-def _add_ends(
-    backend: tokenizers.Tokenizer, config: dict[str, Any], special: dict[str, str]
-) -> None:
-    """An explicit add_bos_token or add_eos_token replaces tokenizer.json's own template."""
-    if "add_bos_token" not in config and "add_eos_token" not in config:
-        return
-    before = [special["bos_token"]] * bool(config.get("add_bos_token") and "bos_token" in special)
-    after = [special["eos_token"]] * bool(config.get("add_eos_token") and "eos_token" in special)
-    backend.post_processor = processors.TemplateProcessing(
-        single=[*before, "$A", *after],
-        pair=[*before, "$A", *after, *(f"{token}:1" for token in before), "$B:1", *after],
-        special_tokens=[(token, backend.token_to_id(token)) for token in {*before, *after}],
-    )
-
-
 def hf_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of the directory at `path`.
 
-    tokenizer.json is taken at its word, also where transformers would rebuild the tokenizer from
-    its class. Raises ValueError if it is missing or cannot be read.
+    tokenizer.json is taken at its word: its post-processor decides about BOS and EOS (as in
+    transformers; add_bos_token does not), also where transformers would rebuild the rest from a
+    class. Raises ValueError if it is missing or cannot be read.
     """
     file = path / "tokenizer.json"
     if not file.is_file():
@@ -116,5 +102,4 @@ def hf_tokenizer(path: Path) -> Tokenizer:
     missing = [text for text in special.values() if backend.token_to_id(text) is None]
     if missing:
         backend.add_special_tokens(list(dict.fromkeys(missing)))
-    _add_ends(backend, config, special)
     return Tokenizer(backend, special, chat_templates(path, config))

