@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isinf
 from typing import Any
 
 
@@ -19,6 +21,30 @@ class Logprob:
 
 
 TokenLogprobs = dict[int, Logprob]
+
+
+def token_logprobs(
+    token_id: int,
+    logprob: float,
+    rank: int,
+    top_ids: Sequence[int] = (),
+    top_values: Sequence[float] = (),
+    decode: Callable[[list[int]], list[str]] | None = None,
+) -> TokenLogprobs:
+    """One position's entries: its token first, then the alternatives by rank, none twice.
+
+    top_ids, top_values: the request's number of most likely tokens, best first; entries of
+    probability zero are left out. decode: display text of each of the ids given, on its own.
+    """
+    entries = {token_id: (float(logprob), int(rank))}
+    for place, (other, value) in enumerate(zip(top_ids, top_values, strict=True), start=1):
+        if other != token_id and not isinf(value):
+            entries[int(other)] = (float(value), place)
+    texts = decode(list(entries)) if decode is not None else [None] * len(entries)
+    return {
+        token: Logprob(value, place, text)
+        for (token, (value, place)), text in zip(entries.items(), texts, strict=True)
+    }
 
 
 @dataclass(slots=True)

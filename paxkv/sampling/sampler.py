@@ -114,39 +114,31 @@ def _draw(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Array)
         kept = (entries >= floor) & (entries > above[:, None, None]) & (weights >= min_p)
         return jnp.where(kept, weights, 0.0)
 
-    def draw(
-        sums: jax.Array, above: jax.Array, attempt: jax.Array | int
-    ) -> tuple[jax.Array, jax.Array]:
-        uniform = uniforms(keys, attempt)
-        block = _pick(sums, uniform[:, 0])
-        entries = _entry(blocks, block)
-        column = _pick(weigh(entries[:, None], above)[:, 0], uniform[:, 1])
-        value = jnp.take_along_axis(entries, column[:, None], axis=1)[:, 0]
-        return block * BLOCK + column, value
-
-    nothing = jnp.full(blocks.shape[:1], -jnp.inf, jnp.float32)
-    sums = weigh(blocks, nothing).sum(-1)
-    tokens, values = draw(sums, nothing, 0)
-
     top_p = jnp.asarray(rows.top_p)
-    nucleus = (top_p > 0) & (top_p < 1) & (temperature > 0) & ~bad
-    wanted = top_p * sums.sum(-1)
+    random = (temperature > 0) & ~bad
+    nucleus = random & (top_p > 0) & (top_p < 1)
 
-    State = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+    State = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
     def attempt(state: State) -> State:
-        number, tokens, values, settled = state
+        """Judge the token drawn last by what is above it, and draw another from there."""
+        number, tokens, values, settled, wanted = state
         sums = weigh(blocks, values).sum(-1)
-        settled = settled | (sums.sum(-1) < wanted)
-        other, other_values = draw(sums, values, number)
-        tokens = jnp.where(settled, tokens, other)
-        values = jnp.where(settled, values, other_values)
-        return number + 1, tokens, values, settled
+        mass = sums.sum(-1)
+        wanted = jnp.where(number == 0, top_p * mass, wanted)
+        settled = settled | ((number > 0) & (mass < wanted))
+        uniform = uniforms(keys, number)
+        block = _pick(sums, uniform[:, 0])
+        entries = _entry(blocks, block)
+        column = _pick(weigh(entries[:, None], values)[:, 0], uniform[:, 1])
+        value = jnp.take_along_axis(entries, column[:, None], axis=1)[:, 0]
+        tokens = jnp.where(settled, tokens, block * BLOCK + column)
+        values = jnp.where(settled, values, value)
+        return number + 1, tokens, values, settled | ~nucleus, wanted
 
-    _, tokens, _, _ = lax.while_loop(
-        lambda state: ~state[3].all(), attempt, (jnp.int32(1), tokens, values, ~nucleus)
-    )
-    return tokens
+    zeros = jnp.zeros(blocks.shape[:1], jnp.float32)
+    start = (jnp.int32(0), zeros.astype(jnp.int32), zeros - jnp.inf, ~random, zeros)
+    return lax.while_loop(lambda state: ~state[3].all(), attempt, start)[1]
 
 
 def sample_tokens(logits: jax.Array, rows: SamplingRows) -> Sampled:
