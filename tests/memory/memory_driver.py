@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
-from naive_memory import NaiveMemory
+from naive_memory import Key, NaiveMemory, Page
 
 from paxkv.memory import BlockManager, HashChain, OutOfBlocks
 
@@ -102,6 +102,7 @@ class MemoryDriver:
         self.device = Device(
             np.zeros_like(bm.tables), np.zeros((bm.num_blocks + 1, bm.block_size), np.int64)
         )
+        self.keys: dict[Hashable, Key] = {}
         self.weights = 0
         self.done: Counter[str] = Counter()
         self.operations: list[tuple[int, Callable[[], None]]] = [
@@ -144,7 +145,7 @@ class MemoryDriver:
         bm, model = self.bm, self.model
         snapshot = bm.snapshot()
         assert [row for row, *_ in snapshot.rows] == sorted(model.rows)
-        named: dict[int, object] = {}
+        named: dict[int, Page] = {}
         for row, granted, pages, published in snapshot.rows:
             sequence = model.rows[row]
             assert granted == sequence.granted
@@ -165,8 +166,10 @@ class MemoryDriver:
         assert len(snapshot.evictable) == len(model.evictable)
         for page, modelled in zip(snapshot.evictable, model.evictable):
             named[page] = modelled
-        for page, _ in snapshot.index:
-            assert named[page].key is not None, f"page {page} is cached"  # type: ignore[attr-defined]
+        for page, digest in snapshot.index:
+            key = named[page].key
+            assert key is not None, f"page {page} is cached"
+            assert self.keys.setdefault(digest, key) == key, f"page {page} is in another's place"
 
     # Operations
 
