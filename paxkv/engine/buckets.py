@@ -15,31 +15,26 @@ class Buckets:
     """Sizes of the programs, ascending; the last of each is the limit itself.
 
     decode: sequences of a step in which each advances by one token. mixed: tokens of any other
-    step, which has room for every sequence. At most 12 in all.
+    step, which has room for every sequence. sample: rows drawn. At most 8, 4 and 8.
     """
 
     decode: tuple[int, ...]
     mixed: tuple[int, ...]
+    sample: tuple[int, ...]
 
     @classmethod
     def choose(cls, max_num_seqs: int, max_num_batched_tokens: int) -> Buckets:
-        return cls(_decode(max_num_seqs), _mixed(max_num_batched_tokens))
+        decode = _decode(max_num_seqs)
+        return cls(decode, _mixed(max_num_batched_tokens), decode)
 
     @classmethod
     def single(cls, max_num_seqs: int, max_num_batched_tokens: int) -> Buckets:
         """One shape for every step."""
-        return cls((), (max(max_num_batched_tokens, max_num_seqs),))
-
-    def rows(self, count: int) -> int:
-        """Padded number of rows, for `count` sequences or samples."""
-        return _round_up(self.decode or self.mixed, count)
-
-    def tokens(self, count: int) -> int:
-        """Padded number of tokens of a mixed step."""
-        return _round_up(self.mixed, count)
+        return cls((), (max_num_batched_tokens,), (max_num_seqs,))
 
 
-def _round_up(sizes: tuple[int, ...], count: int) -> int:
+def padded(sizes: tuple[int, ...], count: int) -> int:
+    """The smallest of `sizes` that holds `count`."""
     return sizes[bisect_left(sizes, count)]
 
 

@@ -157,6 +157,7 @@ class BlockManager:
         salt: Identity = None,
         adapter: Identity = None,
         first_chunk: int | None = None,
+        headroom: int = 0,
         use_cache: bool = True,
         publish: bool = True,
         resumed: bool = False,
@@ -169,6 +170,7 @@ class BlockManager:
                 and adapter.
             first_chunk: grant slots to at most so many tokens after the cached ones; the rest
                 comes by `append`. By default all of them.
+            headroom: pages that must stay free beyond those taken.
             use_cache: False reads no cached page.
             publish: False leaves none.
             resumed: the request was admitted before; it counts apart in `stats`.
@@ -188,6 +190,8 @@ class BlockManager:
             )
         if first_chunk is not None and first_chunk < 1:
             raise ValueError(f"first_chunk is {first_chunk}; it must be at least 1 or None")
+        if headroom < 0:
+            raise ValueError(f"headroom is {headroom}; it must be 0 or more")
         if chain is None:
             chain = self.chain(salt=salt, adapter=adapter)
         elif salt is not None or adapter is not None:
@@ -202,7 +206,7 @@ class BlockManager:
         granted = total if first_chunk is None else min(total, cached + first_chunk)
         missing = -(-granted // self.block_size) - len(matched)
         rows = self._tables.spare_rows(1)
-        if rows is None or missing > self._pool.room_beside(matched):
+        if rows is None or missing + headroom > self._pool.room_beside(matched):
             return None
         row = int(rows[0])
         self._pool.pin(matched)
@@ -222,6 +226,15 @@ class BlockManager:
         """Free pages that `append_batch(rows, num_tokens)` takes, copies included."""
         return self._plan(rows, num_tokens).total
 
+    def room(self, row: int) -> int:
+        """Slots that `append(row, …)` can grant now with the pages that are free."""
+        pages = self._tables.held(self._tables.require_row(row))
+        slack = -int(self.num_tokens[row]) % self.block_size
+        if slack and self._pool.refs[pages[-1]] > 1:
+            # The tail must be copied before anything goes into it.
+            slack = slack - self.block_size if self.num_free_blocks else 0
+        return self.num_free_blocks * self.block_size + slack
+
     def can_append(self, rows: int | Rows, num_tokens: ArrayLike = 1) -> bool:
         """Whether one row, or all of several, can grow by `num_tokens` slots (each) now."""
         batch = [rows] if isinstance(rows, int | np.integer) else rows
@@ -234,7 +247,7 @@ class BlockManager:
 
         Raises:
             OutOfBlocks: too few free pages.
-            ValueError: the row is not live, or would pass `max_tokens_per_row`.
+            ValueError: the row is not live, or would outgrow its block table.
         """
         plan = self._plan([row], num_tokens)
         self._grow(plan)
@@ -266,11 +279,12 @@ class BlockManager:
         if least < 1:
             raise ValueError(f"num_tokens is {least}; it must be at least 1")
         plan = plan_growth(self._tables, self._pool.refs, batch, num_tokens)
-        if plan.after.max(initial=0) > self.max_tokens_per_row:
+        widest = self._tables.max_columns * self.block_size
+        if plan.after.max(initial=0) > widest:
             worst = int(plan.after.argmax())
             raise ValueError(
-                f"num_tokens would bring row {batch[worst]} to {plan.after[worst]} tokens; a row "
-                f"holds at most {self.max_tokens_per_row}"
+                f"num_tokens would bring row {batch[worst]} to {plan.after[worst]} tokens; a block "
+                f"table has room for {widest}"
             )
         return plan
 
@@ -299,8 +313,8 @@ class BlockManager:
     def fork(self, source: int, count: int) -> Int32Array | None:
         """`count` new rows that share all pages of row `source`, or None if rows run out.
 
-        What the children share is what has been computed when the next step starts: fork after
-        the step that fills `source`'s last slot, not between granting the slot and that step.
+        Copies are made when a step starts: the first `append` to any of these rows belongs in a
+        later step than the one that fills the slots `source` has now.
         """
         if count < 1:
             raise ValueError(f"count is {count}; it must be at least 1")

@@ -1,4 +1,4 @@
-"""The decoder of the Llama family as one pure function over a paged cache."""
+"""The decoder of the Llama family as pure functions over a paged cache: embed, run_layers, normalise, logits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from paxkv.models.config import ModelConfig
 
 Array = jax.Array
 Pages = tuple[tuple[Array, Array], ...]
+Rotations = tuple[Array, Array]
 
 
 class Step(NamedTuple):
@@ -36,35 +37,46 @@ class Step(NamedTuple):
     query_start: Array
 
 
-def forward(
-    params: dict[str, Any],
+def embed(
+    embedding: Array, step: Step, rope: tuple[np.ndarray, float]
+) -> tuple[Array, Rotations]:
+    """Input rows `[num_tokens, hidden_size]`, and the rotations of their positions.
+
+    rope: inverse frequencies `[head_dim / 2]` and attention factor, from `rope_parameters`.
+    """
+    inv_freq, factor = rope
+    angle = step.positions[:, None].astype(jnp.float32) * jnp.asarray(inv_freq, jnp.float32)
+    rotations = (jnp.cos(angle) * factor)[:, None], (jnp.sin(angle) * factor)[:, None]
+    return embedding[step.token_ids], rotations
+
+
+def run_layers(
+    layers: list[dict[str, Array]],
     pages: Pages,
+    x: Array,
+    rotations: Rotations,
     step: Step,
-    *,
     config: ModelConfig,
-    rope: tuple[np.ndarray, float],
     attention: Callable[..., Any] = ragged_paged_attention,
 ) -> tuple[Array, Pages]:
-    """Run `step` through the decoder: every layer writes its keys and values, then attends over the pages.
+    """Run `x` through consecutive layers: each writes keys and values, then attends over its pages.
 
     Args:
-        params: arrays as `paxkv.models.params.describe(config)` lays them out.
-        pages: per layer (keys, values), `[num_pages, num_kv_heads, block_size, head_dim]`.
-        rope: inverse frequencies `[head_dim / 2]` and attention factor, from `rope_parameters`.
+        layers: their arrays, as `paxkv.models.params.describe(config)` lays them out.
+        pages: theirs, (keys, values) of `[num_pages, num_kv_heads, block_size, head_dim]` each.
+        x: `[num_tokens, hidden_size]`.
         attention: anything with the contract of `pallas_kernels.ragged_paged_attention`.
 
     Returns:
-        Normalised hidden states `[num_tokens, hidden_size]` and the pages.
+        Hidden rows `[num_tokens, hidden_size]` and the pages.
     """
-    cos, sin = _rotations(step.positions, rope)
-    x = params["embed"][step.token_ids]
     new_pages = []
-    for layer, (k_pages, v_pages) in zip(params["layers"], pages, strict=True):
+    for layer, (k_pages, v_pages) in zip(layers, pages, strict=True):
         h = _rms_norm(x, layer["attn_norm"], config.rms_norm_eps)
         qkv = _linear(h, layer["qkv"], layer.get("qkv_bias"))
         q, k, v = jnp.split(qkv, (config.q_size, config.q_size + config.kv_size), axis=-1)
-        q = _rotate(q.reshape(-1, config.num_heads, config.head_dim), cos, sin)
-        k = _rotate(k.reshape(-1, config.num_kv_heads, config.head_dim), cos, sin)
+        q = _rotate(q.reshape(-1, config.num_heads, config.head_dim), rotations)
+        k = _rotate(k.reshape(-1, config.num_kv_heads, config.head_dim), rotations)
         v = v.reshape(-1, config.num_kv_heads, config.head_dim)
         k_pages, v_pages = write_kv(k_pages, v_pages, k, v, step.slot_mapping)
         new_pages.append((k_pages, v_pages))
@@ -81,12 +93,16 @@ def forward(
         h = _rms_norm(x, layer["mlp_norm"], config.rms_norm_eps)
         gate, up = jnp.split(_linear(h, layer["gate_up"], layer.get("gate_up_bias")), 2, axis=-1)
         x = x + _linear(jax.nn.silu(gate) * up, layer["down"], layer.get("down_bias"))
-    return _rms_norm(x, params["norm"], config.rms_norm_eps), tuple(new_pages)
+    return x, tuple(new_pages)
 
 
-def logits(params: dict[str, Any], hidden: Array) -> Array:
-    """Scores over the vocabulary, float32 `[rows, vocab_size]`, of hidden states `[rows, hidden_size]`."""
-    head = params.get("head", params["embed"])
+def normalise(x: Array, norm: Array, config: ModelConfig) -> Array:
+    """The final norm, `[rows, hidden_size]`."""
+    return _rms_norm(x, norm, config.rms_norm_eps)
+
+
+def logits(head: Array, hidden: Array) -> Array:
+    """Scores over the vocabulary, float32 `[rows, vocab_size]`, of normalised hidden rows."""
     return _contract(hidden, head, jnp.float32)
 
 
@@ -113,15 +129,9 @@ def _rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return scaled.astype(x.dtype) * weight
 
 
-def _rotations(positions: Array, rope: tuple[np.ndarray, float]) -> tuple[Array, Array]:
-    inv_freq, factor = rope
-    angle = positions[:, None].astype(jnp.float32) * jnp.asarray(inv_freq, jnp.float32)
-    return (jnp.cos(angle) * factor)[:, None], (jnp.sin(angle) * factor)[:, None]
-
-
-def _rotate(x: Array, cos: Array, sin: Array) -> Array:
+def _rotate(x: Array, rotations: Rotations) -> Array:
     """Rotary embedding of `[tokens, heads, head_dim]`, halves paired as Hugging Face pairs them."""
+    cos, sin = rotations
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate((first * cos - second * sin, second * cos + first * sin), -1).astype(
-        x.dtype
-    )
+    rotated = (first * cos - second * sin, second * cos + first * sin)
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

@@ -1,0 +1,28 @@
+"""paxkv: a paged-KV inference engine for language models, native to JAX."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paxkv.llm import LLM
+    from paxkv.outputs import CompletionOutput, RequestOutput
+    from paxkv.sampling.params import SamplingParams
+
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+
+_HOMES = {
+    "LLM": "paxkv.llm",
+    "CompletionOutput": "paxkv.outputs",
+    "RequestOutput": "paxkv.outputs",
+    "SamplingParams": "paxkv.sampling.params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import paxkv.memory` needs no JAX."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

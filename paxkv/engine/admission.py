@@ -1,0 +1,179 @@
+"""From prompts and parameters to requests: everything a caller can get wrong is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from paxkv.engine.engine import Engine
+from paxkv.engine.request import Request
+from paxkv.models.config import ModelConfig
+from paxkv.sampling.params import SamplingParams
+from paxkv.text.detokenizer import needs_context
+from paxkv.text.stop import StopRules
+from paxkv.text.tokenizer import Tokenizer
+
+
+class Admitter:
+    """Checks prompts and parameters against the model and the engine, and makes requests."""
+
+    def __init__(self, engine: Engine, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
+        self._limits = engine.limits
+        self._config = config
+        self._tokenizer = tokenizer
+        self._made = 0
+
+    def requests(
+        self, prompts: Sequence[Any], params: SamplingParams | Sequence[SamplingParams]
+    ) -> list[Request]:
+        """A request for each prompt; a ValueError names the index of the first bad one."""
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise ValueError(f"{len(each)} sampling_params for {len(prompts)} prompts")
+        requests = []
+        for index, (prompt, chosen) in enumerate(zip(prompts, each)):
+            try:
+                requests.append(self.request(prompt, chosen))
+            except ValueError as error:
+                raise ValueError(f"prompt {index}: {error}") from error
+        return requests
+
+    def request(
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        cache_salt: str | None = None,
+    ) -> Request:
+        """One request. Raises ValueError naming what is wrong with it."""
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+        text, ids = self._prompt(prompt)
+        if isinstance(prompt, Mapping) and cache_salt is None:
+            cache_salt = prompt.get("cache_salt")
+        params.validate_for(self._config.vocab_size, self._limits.max_logprobs)
+        if params.children > self._limits.max_num_seqs:
+            raise ValueError(
+                f"{'best_of' if params.best_of else 'n'}={params.children} must be at most "
+                f"max_num_seqs={self._limits.max_num_seqs}"
+            )
+        room = self._limits.max_model_len - len(ids)
+        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        self._made += 1
+        return Request(
+            request_id=request_id if request_id is not None else str(self._made - 1),
+            prompt=text,
+            prompt_token_ids=ids,
+            params=params,
+            seed=self._seed(params),
+            max_tokens=max_tokens,
+            rules=self._rules(params, max_tokens),
+            vocab_size=self._config.vocab_size,
+            tokenizer=self._tokenizer,
+            detokenizer_context=self._needs_context,
+            bad_words=self._bad_words(params),
+            cache_salt=cache_salt,
+        )
+
+    def _prompt(self, prompt: Any) -> tuple[str | None, list[int]]:
+        text = None
+        if isinstance(prompt, str):
+            text = prompt
+        elif isinstance(prompt, Mapping):
+            if "prompt_token_ids" in prompt:
+                return prompt.get("prompt"), self._ids(prompt["prompt_token_ids"])
+            text = prompt.get("prompt")
+            if not isinstance(text, str):
+                raise ValueError('a prompt mapping needs "prompt" (text) or "prompt_token_ids"')
+        else:
+            return None, self._ids(prompt)
+        if self._tokenizer is None:
+            raise ValueError("prompt is text, but this engine has no tokenizer; pass token ids")
+        return text, self._check_length(self._tokenizer.encode(text))
+
+    def _ids(self, ids: Any) -> list[int]:
+        if isinstance(ids, np.ndarray):
+            ids = ids.tolist()
+        if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
+            raise ValueError(f"prompt_token_ids must be a list of integers, got {type(ids).__name__}")
+        vocab = self._config.vocab_size
+        checked = [int(x) if isinstance(x, np.integer) else x for x in ids]
+        for token in checked:
+            if type(token) is not int or not 0 <= token < vocab:
+                shown = repr(token) if len(repr(token)) < 32 else repr(token)[:32] + "…"
+                raise ValueError(
+                    f"prompt_token_ids contains {shown}; ids are integers from 0 to {vocab - 1}"
+                )
+        return self._check_length(checked)
+
+    def _check_length(self, ids: list[int]) -> list[int]:
+        limits = self._limits
+        if not ids:
+            raise ValueError("the prompt is empty; it must have at least 1 token")
+        if len(ids) >= limits.max_model_len:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens; it must leave room for one more within "
+                f"max_model_len={limits.max_model_len}"
+            )
+        if len(ids) > limits.max_prompt_len:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens; the whole cache holds "
+                f"{limits.num_blocks * limits.block_size} ({limits.num_blocks} blocks of "
+                f"{limits.block_size})"
+            )
+        return ids
+
+    def _seed(self, params: SamplingParams) -> int:
+        if params.seed is not None:
+            return params.seed
+        return (self._limits.seed + self._made) % 2**64
+
+    @cached_property
+    def _special_tokens(self) -> dict[str, int]:
+        if self._tokenizer is None:
+            return {}
+        return {
+            self._tokenizer.backend.id_to_token(index): index
+            for index in self._tokenizer.special_ids
+        }
+
+    @cached_property
+    def _needs_context(self) -> bool:
+        return self._tokenizer is not None and needs_context(self._tokenizer.backend)
+
+    @cached_property
+    def _eos_token_ids(self) -> frozenset[int]:
+        found = set(self._config.eos_token_ids)
+        if self._tokenizer is not None and self._tokenizer.eos_token_id is not None:
+            found.add(self._tokenizer.eos_token_id)
+        return frozenset(found)
+
+    def _rules(self, params: SamplingParams, max_tokens: int) -> StopRules:
+        if params.stop and (self._tokenizer is None or not params.detokenize):
+            raise ValueError(
+                f"stop={list(params.stop)!r} needs a tokenizer and detokenize=True"
+            )
+        return StopRules.for_request(
+            params,
+            eos_token_ids=self._eos_token_ids,
+            special_tokens=self._special_tokens,
+            max_tokens=max_tokens,
+        )
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is written at the start of a text and behind a space."""
+        if not params.bad_words:
+            return ()
+        if self._tokenizer is None:
+            raise ValueError(f"bad_words={list(params.bad_words)!r} needs a tokenizer")
+        spellings = []
+        for word in params.bad_words:
+            for text in (word, " " + word.lstrip()):
+                ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+                if ids and ids not in spellings:
+                    spellings.append(ids)
+        return tuple(spellings)

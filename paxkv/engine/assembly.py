@@ -1,0 +1,130 @@
+"""From a model and options to a running engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from paxkv.cache.pages import PageLayout, grid_down, grid_up
+from paxkv.engine.buckets import Buckets
+from paxkv.engine.config import DTYPES, EngineConfig, Limits
+from paxkv.engine.engine import Engine
+from paxkv.engine.plan import Planner
+from paxkv.engine.runner import Runner
+from paxkv.memory import BlockManager
+from paxkv.models.config import ModelConfig
+from paxkv.models.rope import derived_max_len, rope_parameters
+
+CPU_CACHE_BYTES = 1 << 30
+
+
+def assemble(
+    params: dict[str, Any],
+    config: ModelConfig,
+    options: EngineConfig,
+    progress: Callable[[int, int], None] | None = None,
+) -> Engine:
+    """Allocate pages, compile every program, and return the engine.
+
+    progress: called with (programs compiled, programs in all).
+    Raises ValueError if the options contradict each other, the model or the memory.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    model_dtype = params["embed"].dtype
+    page_dtype = resolve_dtype(options.kv_cache_dtype, model_dtype)
+    layout = PageLayout.of(config, options.block_size, page_dtype)
+    max_model_len = _max_model_len(config, options)
+    batched = options.max_num_batched_tokens or _default_batched(on_cpu, options, max_model_len)
+    seqs = options.max_num_seqs or min(64 if on_cpu else 256, batched)
+    num_pages, num_blocks = _pool(layout, options, max_model_len)
+    limits = Limits(
+        max_model_len=max_model_len,
+        block_size=options.block_size,
+        num_blocks=num_blocks,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=batched,
+        max_logprobs=min(options.max_logprobs, config.vocab_size),
+        chunked_prefill=options.enable_chunked_prefill,
+        prefix_caching=options.enable_prefix_caching,
+        seed=options.seed,
+    )
+    memory = BlockManager(
+        num_blocks,
+        options.block_size,
+        max_rows=seqs,
+        max_blocks_per_row=limits.max_blocks_per_seq,
+        caching=options.enable_prefix_caching,
+    )
+    choose = Buckets.single if options.deterministic else Buckets.choose
+    buckets = choose(seqs, batched)
+    runner = Runner(
+        params,
+        config,
+        limits,
+        rope=rope_parameters(config, max_model_len),
+        layout=layout,
+        num_pages=num_pages,
+        buckets=buckets,
+        layers_per_program=options.layers_per_program or (1 if on_cpu else config.num_layers),
+    )
+    if not options.enforce_eager:
+        runner.compile_all(progress)
+    return Engine(limits, memory, Planner(limits, buckets, memory), runner)
+
+
+def resolve_dtype(name: str, auto: Any) -> np.dtype:
+    """The numpy type of an option; `auto` stands for "auto"."""
+    return np.dtype(jax.numpy.dtype(auto if name == "auto" else DTYPES.get(name, name)))
+
+
+def _max_model_len(config: ModelConfig, options: EngineConfig) -> int:
+    most = derived_max_len(config)
+    wanted = options.max_model_len
+    if wanted is None:
+        return most
+    if wanted > most:
+        raise ValueError(f"max_model_len={wanted} must be at most {most}, the model's own limit")
+    return wanted
+
+
+def _default_batched(on_cpu: bool, options: EngineConfig, max_model_len: int) -> int:
+    default = 512 if on_cpu else 2048
+    least = options.max_num_seqs or 1
+    if not options.enable_chunked_prefill:
+        least = max(least, max_model_len)
+    return max(default, least)
+
+
+def _pool(layout: PageLayout, options: EngineConfig, max_model_len: int) -> tuple[int, int]:
+    """Pages to allocate (page 0 included) and pages to use."""
+    override = options.num_gpu_blocks_override
+    if override is not None:
+        return grid_up(override + 1), override
+    num_bytes = options.kv_cache_memory_bytes
+    if num_bytes is None:
+        num_bytes = _free_bytes(options)
+    num_pages = grid_down(num_bytes // layout.bytes_per_page)
+    if num_pages < 2:
+        raise ValueError(
+            f"kv_cache_memory_bytes={num_bytes} holds {num_bytes // layout.bytes_per_page} pages of "
+            f"{layout.bytes_per_page} bytes; at least 2 are needed"
+        )
+    return num_pages, num_pages - 1
+
+
+def _free_bytes(options: EngineConfig) -> int:
+    """Bytes left for pages once the weights are loaded; a fixed figure without memory statistics."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" not in stats:
+        return CPU_CACHE_BYTES
+    allowed = int(stats["bytes_limit"] * options.gpu_memory_utilization)
+    free = allowed - stats["bytes_in_use"]
+    if free <= 0:
+        raise ValueError(
+            f"gpu_memory_utilization={options.gpu_memory_utilization} allows {allowed / 2**30:.2f} "
+            f"GiB and the weights take {stats['bytes_in_use'] / 2**30:.2f} GiB"
+        )
+    return free * 9 // 10

@@ -1,0 +1,77 @@
+"""Compiling ahead of time, counting, and the persistent cache."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+logger = logging.getLogger(__name__)
+
+
+class Compiler:
+    """Compiles programs once per name and counts what was compiled.
+
+    seconds: spent tracing, lowering and compiling. names: in order of compilation.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._compiled: dict[str, Any] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._compiled)
+
+    def get(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: Callable[[], tuple[Any, ...]],
+        donate: tuple[int, ...] = (),
+    ) -> Any:
+        """The executable called `name`; on first use `function` is compiled for `args()`.
+
+        args: makes a tuple of arrays or their shapes. donate: arguments whose memory is reused.
+        """
+        found = self._compiled.get(name)
+        if found is not None:
+            return found
+        start = time.perf_counter()
+        shapes = jax.tree.map(_shape, args())
+        compiled = jax.jit(function, donate_argnums=donate).lower(*shapes).compile()
+        self._compiled[name] = compiled
+        self.seconds += time.perf_counter() - start
+        logger.debug("compiled %s in %.1f s", name, time.perf_counter() - start)
+        return compiled
+
+
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def use_persistent_cache(directory: str | Path | None) -> None:
+    """Keep compiled programs in `directory`; one that cannot be written costs a warning only.
+
+    Thresholds are 0, so that small programs are kept too. Must be called before the first
+    array is made.
+    """
+    if directory is None:
+        return
+    path = Path(directory)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        logger.warning("compilation_cache_dir=%s cannot be used: %s", path, error)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    jax.config.update("jax_raise_persistent_cache_errors", False)

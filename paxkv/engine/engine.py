@@ -1,0 +1,307 @@
+"""The loop: schedule a step, launch it, commit the one before, draw."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from paxkv.engine.config import Limits
+from paxkv.engine.plan import Planner
+from paxkv.engine.request import Request, Sequence
+from paxkv.engine.runner import Results, Row, Runner
+from paxkv.engine.scheduler import Schedule, Scheduler
+from paxkv.engine.stats import EngineStats
+from paxkv.memory import BlockManager
+from paxkv.outputs import token_logprobs
+from paxkv.text.detokenizer import decode_each
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_STEPS = 4096
+
+
+@dataclass
+class Flight:
+    """A step whose draw the host has not read yet."""
+
+    schedule: Schedule
+    results: Results
+
+
+class Engine:
+    """Requests in, one step at a time, finished requests out.
+
+    The host runs one step ahead: while the device computes step k + 1, the tokens of step k are
+    committed, and only then is the draw of k + 1 issued, so that stops and bans are known to it.
+    """
+
+    def __init__(
+        self, limits: Limits, memory: BlockManager, planner: Planner, runner: Runner
+    ) -> None:
+        self.limits = limits
+        self.block_manager = memory
+        self.scheduler = Scheduler(limits, memory)
+        self.planner = planner
+        self.runner = runner
+        self.tokens_per_step: deque[int] = deque(maxlen=REMEMBERED_STEPS)
+        self.num_steps = 0
+        self._flight: Flight | None = None
+        self._requests: dict[str, Request] = {}
+        self._arrivals = 0
+        self._changed: dict[str, Request] = {}
+        self._host_seconds = 0.0
+
+    # Requests
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises ValueError if it could never run."""
+        if request.request_id in self._requests:
+            raise ValueError(f"request_id={request.request_id!r} is in use")
+        most = self.limits.max_num_seqs
+        if request.params.children > most:
+            name = "best_of" if request.params.best_of else "n"
+            raise ValueError(
+                f"{name}={request.params.children} must be at most max_num_seqs={most}"
+            )
+        request.arrival = self._arrivals
+        self._arrivals += 1
+        self._requests[request.request_id] = request
+        self.scheduler.add(request)
+
+    def abort(self, request_id: str) -> None:
+        """End a request and all its sequences now; unknown ids are ignored."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            self._end(request, "abort")
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    # The loop
+
+    def step(self) -> list[Request]:
+        """Advance; returns the requests of which something new is known, finished ones included."""
+        self._changed = {}
+        start = time.perf_counter()
+        schedule = self.scheduler.schedule(uncommitted=self._flight is not None)
+        flight, self._flight = self._flight, None
+        if schedule is None:
+            self._commit(flight)
+        else:
+            self._run(schedule, flight)
+        for request in self._changed.values():
+            if request.finished and request.finished_time is None:
+                request.finished_time = time.monotonic()
+                self._requests.pop(request.request_id, None)
+        self._host_seconds += time.perf_counter() - start
+        return list(self._changed.values())
+
+    def _run(self, schedule: Schedule, flight: Flight | None) -> None:
+        try:
+            self._launch(schedule)
+        except Exception as error:
+            self._commit(flight)
+            self._recover(schedule, None, error)
+            return
+        try:
+            self._commit(flight)
+            self._flight = self._draw(schedule)
+        except Exception as error:
+            self._recover(schedule, flight, error)
+
+    def _launch(self, schedule: Schedule) -> None:
+        now = time.monotonic()
+        for sequence in schedule.started:
+            if sequence.request.first_scheduled is None:
+                sequence.request.first_scheduled = now
+        plan = self.planner.plan(schedule)
+        self._off_host(self.runner.forward, plan)
+        self.num_steps += 1
+        self.tokens_per_step.append(schedule.num_tokens)
+
+    def _draw(self, schedule: Schedule) -> Flight:
+        for sequence in schedule.started:
+            if sequence.request.params.has_penalty and sequence.row is not None:
+                self._off_host(self.runner.count, sequence)
+        for parent, child in schedule.forked:
+            if parent.request.params.has_penalty and child.row is not None:
+                self._off_host(self.runner.copy_counts, parent, child)
+        rows = [
+            Row(draw.sequence, hidden)
+            for hidden, draw in enumerate(schedule.draws)
+            if draw.sequence.decision is None
+        ]
+        flight = Flight(schedule, self._off_host(self.runner.draw, rows))
+        self._score_prompts(schedule)
+        return flight
+
+    def _commit(self, flight: Flight | None) -> None:
+        if flight is None:
+            return
+        results = flight.results
+        tokens = self._off_host(results.tokens)
+        bad = self._off_host(results.bad)
+        now = time.monotonic()
+        for place, row in enumerate(results.rows):
+            sequence = row.sequence
+            sequence.in_flight = False
+            if sequence.decision is not None:
+                continue
+            if bad[place]:
+                self._fail(sequence.request, "the model's logits were not finite")
+                continue
+            request = sequence.request
+            if request.first_token is None:
+                request.first_token = now
+            if request.wants_logprobs:
+                self._add_logprobs(sequence, results, place, tokens[place])
+            sequence.token_ids.append(tokens[place])
+            self._publish(sequence)
+            sequence.decision = sequence.text.push(tokens[place])
+            if sequence.decision is not None:
+                self.scheduler.finish(sequence)
+            self._note(request)
+
+    def _publish(self, sequence: Sequence) -> None:
+        """Offer a block of output for sharing once its last token's keys are on their way."""
+        known = len(sequence.token_ids)
+        size = self.limits.block_size
+        if known % size == 0 or known % size == 1:
+            certain = min(known, sequence.num_computed)
+            self.block_manager.publish(sequence.row, sequence.token_ids, certain)  # type: ignore[arg-type]
+
+    def _add_logprobs(self, sequence: Sequence, results: Results, place: int, token: int) -> None:
+        assert results.drawn is not None
+        found = results.drawn.logprobs
+        value = float(np.asarray(found.chosen)[place])
+        sequence.cumulative_logprob += value
+        wanted = sequence.request.params.logprobs
+        if sequence.logprobs is None or wanted is None:
+            return
+        sequence.logprobs.append(
+            token_logprobs(
+                token,
+                value,
+                int(np.asarray(found.rank)[place]),
+                np.asarray(found.ids)[place, :wanted].tolist(),
+                np.asarray(found.values)[place, :wanted].tolist(),
+                self._decoder(sequence.request, sequence.token_ids),
+            )
+        )
+
+    def _score_prompts(self, schedule: Schedule) -> None:
+        first = 0
+        for advance in schedule.advances:
+            request = advance.sequence.request
+            if request.prompt_logprobs is not None and advance.sequence.decision is None:
+                self._score_prompt(request, first, advance.start, advance.count)
+            first += advance.count
+
+    def _score_prompt(self, request: Request, first: int, start: int, count: int) -> None:
+        """Row `first + i` of the step stands at position `start + i` and predicts the next."""
+        known = request.prompt_logprobs
+        assert known is not None
+        prompt = request.prompt_token_ids
+        begin = max(start, len(known) - 1)
+        end = min(start + count, len(prompt) - 1)
+        if begin >= end:
+            return
+        rows = np.arange(first + begin - start, first + end - start)
+        targets = np.array(prompt[begin + 1 : end + 1])
+        wanted = request.params.prompt_logprobs or 0
+        for size, found in self._off_host(lambda: list(self.runner.score(rows, targets))):
+            for place in range(size):
+                position = len(known)
+                known.append(
+                    token_logprobs(
+                        prompt[position],
+                        float(found.chosen[place]),
+                        int(found.rank[place]),
+                        found.ids[place, :wanted].tolist(),
+                        found.values[place, :wanted].tolist(),
+                        self._decoder(request, prompt[:position]),
+                    )
+                )
+
+    @staticmethod
+    def _decoder(request: Request, context: list[int]):  # type: ignore[no-untyped-def]
+        if request.tokenizer is None or not request.params.detokenize:
+            return None
+        backend = request.tokenizer.backend
+        return lambda ids: decode_each(backend, context, ids)
+
+    # Ends
+
+    def _end(self, request: Request, reason: str) -> None:
+        for sequence in request.sequences:
+            if sequence.decision is None:
+                self.scheduler.finish(sequence)
+        request.end(reason)
+        self._note(request)
+
+    def _fail(self, request: Request, message: str) -> None:
+        request.error = message
+        logger.error("request %s failed: %s", request.request_id, message)
+        self._end(request, "error")
+
+    def _note(self, request: Request) -> None:
+        self._changed[request.request_id] = request
+
+    def _recover(self, schedule: Schedule, flight: Flight | None, error: Exception) -> None:
+        """A step failed: its requests end with an error, everybody else goes on.
+
+        Cached blocks may have been promised by this step, so none is believed any more; if the
+        pages were donated to the failed step, they are made anew and the rest is recomputed.
+        """
+        logger.exception("step %d failed", self.num_steps)
+        affected = {id(a.sequence.request): a.sequence.request for a in schedule.advances}
+        self._flight = None
+        if flight is not None:
+            for row in flight.results.rows:
+                row.sequence.in_flight = False
+                affected[id(row.sequence.request)] = row.sequence.request
+        for request in affected.values():
+            if not request.finished:
+                self._fail(request, f"the step failed: {type(error).__name__}: {error}")
+        self.block_manager.reset_prefix_cache()
+        if not self.runner.alive:
+            for sequence in list(self.scheduler.running):
+                self.scheduler.preempt(sequence)
+            self.runner.reset()
+
+    # Figures
+
+    def _off_host(self, function, *args):  # type: ignore[no-untyped-def]
+        """Call into the device; the time does not count as the host's own."""
+        start = time.perf_counter()
+        try:
+            return function(*args)
+        finally:
+            self._host_seconds -= time.perf_counter() - start
+
+    def stats(self) -> EngineStats:
+        """Figures now, as a frozen dataclass."""
+        memory = self.block_manager.stats()
+        return EngineStats(
+            num_blocks=memory.total_blocks,
+            free_blocks=memory.free_blocks,
+            used_blocks=memory.used_blocks,
+            cached_blocks=memory.cached_blocks,
+            shared_blocks=memory.shared_blocks,
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            preemptions=self.scheduler.num_preemptions,
+            cow_copies=memory.cow_copies,
+            prefix_cache_queries=memory.prefix_queries,
+            prefix_cache_hits=memory.prefix_hits,
+            compiled_programs=self.runner.compiler.names,
+            compile_seconds=self.runner.compiler.seconds,
+            num_steps=self.num_steps,
+            tokens_per_step=tuple(self.tokens_per_step),
+            host_seconds_per_step=self._host_seconds / max(1, self.num_steps),
+        )

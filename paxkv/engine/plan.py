@@ -1,0 +1,146 @@
+"""From a schedule to the integer arrays a step is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import numpy as np
+
+from paxkv.engine.buckets import Buckets, padded
+from paxkv.engine.config import Limits
+from paxkv.engine.packing import Packing
+from paxkv.engine.scheduler import Schedule
+from paxkv.memory import BlockManager
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """Static sizes of one `forward` program.
+
+    num_tokens, num_seqs: T and S. With `decode` each sequence has one token and T = S.
+    """
+
+    num_tokens: int
+    num_seqs: int
+    decode: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'decode' if self.decode else 'mixed'}[{self.num_tokens}]"
+
+    def packing(self, limits: Limits) -> Packing:
+        """Layout of the step plan; `draw_rows` has room for every sequence."""
+        tokens, seqs = self.num_tokens, self.num_seqs
+        patches = self.num_patches(limits)
+        i32 = np.int32
+        return Packing(
+            {
+                "token_ids": ((tokens,), i32),
+                "positions": ((tokens,), i32),
+                "slot_mapping": ((tokens,), i32),
+                "query_start": ((seqs + 1,), i32),
+                "kv_lens": ((seqs,), i32),
+                "rows": ((seqs,), i32),
+                "draw_rows": ((limits.max_num_seqs,), i32),
+                "patches": ((3, patches), i32),
+                "copies": ((2, seqs), i32),
+                "num_copies": ((1,), i32),
+            }
+        )
+
+    def num_patches(self, limits: Limits) -> int:
+        """Table cells that travel with the step; more go ahead of it."""
+        return self.num_seqs + self.num_tokens // limits.block_size + 16
+
+
+def shapes(limits: Limits, buckets: Buckets) -> list[StepShape]:
+    """Every shape a step can have."""
+    return [
+        *(StepShape(size, size, True) for size in buckets.decode),
+        *(StepShape(size, limits.max_num_seqs, False) for size in buckets.mixed),
+    ]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step for the device.
+
+    buffer: int32, laid out by `shape.packing`. extra_patches: `[3, n]` table cells (row, column,
+    page) that did not fit and must be written first.
+    """
+
+    shape: StepShape
+    buffer: np.ndarray
+    extra_patches: np.ndarray
+
+
+class Planner:
+    """Builds step plans.
+
+    Padding tokens write to slot 0 of page 0, which nobody reads; padding rows of the table are
+    row `max_num_seqs`. A token the host has not seen is named by its row, as `-1 - row`.
+    """
+
+    def __init__(self, limits: Limits, buckets: Buckets, memory: BlockManager) -> None:
+        self._limits = limits
+        self._buckets = buckets
+        self._memory = memory
+        self._packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
+
+    def plan(self, schedule: Schedule) -> StepPlan:
+        advances = schedule.advances
+        counts = np.array([a.count for a in advances], np.int32)
+        shape = self._shape(int(counts.sum()), len(advances), bool((counts == 1).all()), schedule)
+        buffer, view = self._packings[shape].empty()
+        seqs, tokens = len(advances), int(counts.sum())
+        rows = np.array([a.sequence.row for a in advances], np.int32)
+        starts = np.array([a.start for a in advances], np.int32)
+        if tokens == seqs:
+            owners, positions = rows, starts
+        else:
+            ends = np.cumsum(counts)
+            owners = np.repeat(rows, counts)
+            positions = np.arange(tokens, dtype=np.int32) - np.repeat(ends - counts - starts, counts)
+        view["token_ids"][:tokens] = _token_ids(schedule)
+        view["positions"][:tokens] = positions
+        view["slot_mapping"][:tokens] = self._memory.slots(owners, positions)
+        view["query_start"][1 : seqs + 1] = np.cumsum(counts)
+        view["query_start"][seqs + 1 :] = tokens
+        view["kv_lens"][:seqs] = starts + counts
+        view["rows"][:seqs] = rows
+        view["rows"][seqs:] = self._limits.max_num_seqs
+        last = np.cumsum(counts) - 1
+        view["draw_rows"][: len(schedule.draws)] = last[[d.advance for d in schedule.draws]]
+        sources, targets = self._memory.take_copies()
+        view["copies"][0, : len(sources)] = sources
+        view["copies"][1, : len(sources)] = targets
+        view["num_copies"][0] = len(sources)
+        patches = np.stack(self._memory.take_patches())
+        room = view["patches"].shape[1]
+        view["patches"][0] = self._limits.max_num_seqs
+        view["patches"][:, : min(room, patches.shape[1])] = patches[:, :room]
+        return StepPlan(shape, buffer, patches[:, room:])
+
+    def _shape(self, tokens: int, seqs: int, single: bool, schedule: Schedule) -> StepShape:
+        wants_all = any(
+            a.sequence.request.prompt_logprobs is not None
+            and a.start < a.sequence.request.num_prompt
+            for a in schedule.advances
+        )
+        if single and self._buckets.decode and not wants_all:
+            size = padded(self._buckets.decode, seqs)
+            return StepShape(size, size, True)
+        return StepShape(padded(self._buckets.mixed, tokens), self._limits.max_num_seqs, False)
+
+
+def _token_ids(schedule: Schedule) -> Items[int]:
+    ids: list[int] = []
+    for advance in schedule.advances:
+        sequence, start = advance.sequence, advance.start
+        if advance.count == 1:
+            known = sequence.token_ids
+            ids.append(known[start] if start < len(known) else -1 - sequence.row)  # type: ignore[operator]
+        else:
+            ids.extend(sequence.token_ids[start : start + advance.count])
+    return ids

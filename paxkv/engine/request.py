@@ -1,0 +1,212 @@
+"""A request, and the sequences it is made of."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from paxkv.memory import HashChain
+from paxkv.outputs import CompletionOutput, RequestOutput, TokenLogprobs
+from paxkv.sampling.keys import split_seed
+from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampler import RowSettings, row_settings
+from paxkv.text.detokenizer import Detokenizer
+from paxkv.text.stop import SequenceText, StopDecision, StopRules
+from paxkv.text.tokenizer import Tokenizer
+
+
+@dataclass(eq=False)
+class Request:
+    """What was asked for, and what is known of the answer.
+
+    seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied.
+    bad_words: token ids of each way a word can be written. first_scheduled, first_token, finished:
+    seconds of `time.monotonic`, like arrival_time.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    seed: int
+    max_tokens: int
+    rules: StopRules
+    vocab_size: int
+    tokenizer: Tokenizer | None = None
+    detokenizer_context: bool = False
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    cache_salt: str | None = None
+    arrival: int = 0
+    arrival_time: float = field(default_factory=time.monotonic)
+    first_scheduled: float | None = None
+    first_token: float | None = None
+    finished_time: float | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        self.ended = False
+        self.sequences = [Sequence(self, 0, list(self.prompt_token_ids))]
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+        if self.params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
+
+    @cached_property
+    def key(self) -> np.ndarray:
+        return split_seed(self.seed)
+
+    @cached_property
+    def settings(self) -> RowSettings:
+        return row_settings(self.params, self.vocab_size)
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def unborn(self) -> int:
+        """Children that will join once the prompt is computed."""
+        return 0 if self.ended else self.params.children - len(self.sequences)
+
+    @property
+    def finished(self) -> bool:
+        return self.unborn == 0 and all(s.decision is not None for s in self.sequences)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether log-probabilities of drawn tokens are needed, to show or to rank children."""
+        return self.params.logprobs is not None or self.params.children > self.params.n
+
+    @property
+    def reads_cache(self) -> bool:
+        """A cached prompt token has no hidden state, so its log-probability would be missing."""
+        return (
+            self.params.enable_prefix_caching is not False and self.params.prompt_logprobs is None
+        )
+
+    @property
+    def leaves_cache(self) -> bool:
+        return self.params.enable_prefix_caching is not False
+
+    def end(self, reason: str) -> None:
+        """End every sequence that still runs: "abort", "error" or "length"."""
+        self.ended = True
+        for sequence in self.sequences:
+            sequence.end(reason)
+
+    def output(self) -> RequestOutput:
+        """Everything so far; children are ranked when the request has finished."""
+        finished = self.finished
+        sequences = self.sequences
+        if finished and self.params.children > self.params.n:
+            sequences = sorted(sequences, key=lambda s: -s.cumulative_logprob)
+        outputs = [s.output(index) for index, s in enumerate(sequences[: self.params.n])]
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=outputs,
+            finished=finished,
+            prompt_logprobs=self.prompt_logprobs,
+            num_cached_tokens=self.num_cached_tokens,
+            metrics=self._metrics(),
+        )
+
+    def _metrics(self) -> dict[str, float | None]:
+        return {
+            "arrival_time": self.arrival_time,
+            "first_scheduled_time": self.first_scheduled,
+            "first_token_time": self.first_token,
+            "finished_time": self.finished_time,
+            "num_preemptions": self.num_preemptions,
+        }
+
+
+class Sequence:
+    """One line of tokens: a prompt and one answer to it.
+
+    Attributes:
+        token_ids: prompt and committed output.
+        num_computed: tokens whose keys and values are in the pages once the steps issued so far
+            have run.
+        in_flight: a token has been drawn on device that the host has not seen.
+        row: of the block table and every other per-sequence array, None while not running.
+    """
+
+    __slots__ = (
+        "chain",
+        "cumulative_logprob",
+        "decision",
+        "in_flight",
+        "index",
+        "logprobs",
+        "num_computed",
+        "num_resumed",
+        "request",
+        "row",
+        "text",
+        "token_ids",
+    )
+
+    def __init__(self, request: Request, index: int, token_ids: list[int]) -> None:
+        self.request = request
+        self.index = index
+        self.token_ids = token_ids
+        self.num_computed = 0
+        self.num_resumed = 0
+        self.in_flight = False
+        self.row: int | None = None
+        self.chain: HashChain | None = None
+        self.decision: StopDecision | None = None
+        self.cumulative_logprob = 0.0
+        self.logprobs: list[TokenLogprobs] | None = None
+        if request.params.logprobs is not None:
+            self.logprobs = []
+        detokenizer = None
+        if request.tokenizer is not None and request.params.detokenize:
+            detokenizer = Detokenizer(
+                request.tokenizer.backend,
+                skip_special_tokens=request.params.skip_special_tokens,
+                context=request.prompt_token_ids if request.detokenizer_context else (),
+            )
+        self.text = SequenceText(request.rules, detokenizer)
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens to compute before the next one can be drawn, the one in flight included."""
+        return len(self.token_ids) + self.in_flight - self.num_computed
+
+    @property
+    def num_output(self) -> int:
+        """Tokens drawn, the one in flight included."""
+        return len(self.token_ids) + self.in_flight - self.request.num_prompt
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.request.num_prompt :]
+
+    def child(self, index: int) -> Sequence:
+        """A sibling that has computed what this one has."""
+        sequence = Sequence(self.request, index, list(self.token_ids))
+        sequence.num_computed = self.num_computed
+        self.request.sequences.append(sequence)
+        return sequence
+
+    def end(self, reason: str) -> None:
+        if self.decision is None:
+            self.decision = self.text.finish(StopDecision(reason))
+
+    def output(self, index: int) -> CompletionOutput:
+        return CompletionOutput(
+            index=index,
+            text=self.text.text,
+            token_ids=self.output_token_ids,
+            cumulative_logprob=self.cumulative_logprob if self.request.wants_logprobs else None,
+            logprobs=self.logprobs,
+            finish_reason=self.decision.finish_reason if self.decision else None,
+            stop_reason=self.decision.stop_reason if self.decision else None,
+        )

@@ -1,0 +1,242 @@
+"""Which sequences advance in the next step, and by how many tokens."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from paxkv.engine.config import Limits
+from paxkv.engine.request import Request, Sequence
+from paxkv.memory import BlockManager
+
+
+@dataclass(slots=True)
+class Advance:
+    """`sequence` computes `count` tokens from position `start` on."""
+
+    sequence: Sequence
+    start: int
+    count: int
+
+
+@dataclass(slots=True)
+class Draw:
+    """A token is drawn for `sequence` from the last hidden state of `advance`."""
+
+    sequence: Sequence
+    advance: int
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One step: decoding sequences first, then chunks of prompts.
+
+    forked: (parent, child) pairs that came to be in this step.
+    started: sequences that got a row in this step.
+    """
+
+    advances: list[Advance] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+    forked: list[tuple[Sequence, Sequence]] = field(default_factory=list)
+    started: list[Sequence] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(advance.count for advance in self.advances)
+
+
+def rank(sequence: Sequence) -> tuple[int, int, int]:
+    """Smaller runs first and is preempted last: larger priority, earlier arrival, elder child."""
+    request = sequence.request
+    return (-request.params.priority, request.arrival, sequence.index)
+
+
+class Scheduler:
+    """Queues of sequences, and the decision who advances.
+
+    Decoding goes first, so that every running sequence advances in every step; prompts share what
+    is left of `max_num_batched_tokens`. The waiting are admitted strictly in order. When pages
+    run out, the sequence of the last rank is preempted and computed again later.
+    """
+
+    def __init__(self, limits: Limits, memory: BlockManager) -> None:
+        self._limits = limits
+        self._memory = memory
+        self.running: list[Sequence] = []
+        self.waiting: list[Sequence] = []
+        self.num_preemptions = 0
+
+    def add(self, request: Request) -> None:
+        for sequence in request.sequences:
+            insort(self.waiting, sequence, key=rank)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def schedule(self, uncommitted: bool) -> Schedule | None:
+        """The next step; None if the results of the last one must be known first (or nothing is left).
+
+        uncommitted: a step is in flight. Nothing is preempted then: the tokens in flight may end
+        sequences, and then their pages are free anyway.
+        """
+        while True:
+            plan = Schedule()
+            decoding, computing = self._sort_running()
+            short = self._memory.blocks_needed([s.row for s in decoding]) if decoding else 0
+            if short > self._memory.num_free_blocks:
+                if uncommitted:
+                    return None
+                self._make_room()
+                continue
+            self._decode(decoding, plan)
+            budget = self._limits.max_num_batched_tokens - len(decoding)
+            budget = self._compute(computing, plan, budget)
+            self._admit(plan, budget)
+            if plan.advances:
+                return plan
+            if uncommitted or not self.running:
+                return None
+            self._make_room()
+
+    def finish(self, sequence: Sequence) -> None:
+        """Let go of everything a sequence holds; it has ended."""
+        if sequence.row is not None:
+            self._memory.free(sequence.row)
+            sequence.row = None
+            self._leave(self.running, sequence)
+        else:
+            self._leave(self.waiting, sequence)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a running sequence's pages; it is computed again, output so far included."""
+        assert sequence.row is not None
+        assert not sequence.in_flight
+        self._memory.free(sequence.row)
+        sequence.row = None
+        sequence.num_computed = 0
+        sequence.num_resumed += 1
+        sequence.request.num_preemptions += 1
+        self.num_preemptions += 1
+        self._leave(self.running, sequence)
+        insort(self.waiting, sequence, key=rank)
+
+    def requests(self) -> Iterator[Request]:
+        """Every request that has not finished."""
+        seen = {id(s.request): s.request for s in (*self.running, *self.waiting)}
+        yield from seen.values()
+
+    def _sort_running(self) -> tuple[list[Sequence], list[Sequence]]:
+        decoding, computing = [], []
+        for sequence in self.running:
+            remaining = sequence.num_remaining
+            if sequence.in_flight:
+                if sequence.num_output < sequence.request.max_tokens:
+                    decoding.append(sequence)
+            elif remaining == 1:
+                decoding.append(sequence)
+            else:
+                computing.append(sequence)
+        return decoding, computing
+
+    def _decode(self, decoding: list[Sequence], plan: Schedule) -> None:
+        if not decoding:
+            return
+        self._memory.append_batch([s.row for s in decoding])
+        for sequence in decoding:
+            self._advance(sequence, 1, plan)
+
+    def _compute(self, computing: list[Sequence], plan: Schedule, budget: int) -> int:
+        for sequence in computing:
+            if not budget:
+                break
+            assert sequence.row is not None
+            count = min(sequence.num_remaining, budget, self._memory.room(sequence.row))
+            if not count:
+                continue
+            self._memory.append(sequence.row, count)
+            self._advance(sequence, count, plan)
+            budget -= count
+        return budget
+
+    def _admit(self, plan: Schedule, budget: int) -> None:
+        reserved = len(self.running) + sum(
+            s.request.unborn for s in self.running if s.index == 0
+        )
+        while self.waiting and budget:
+            sequence = self.waiting[0]
+            request = sequence.request
+            needed = 1 + request.unborn
+            if reserved + needed > self._limits.max_num_seqs:
+                return
+            remaining = sequence.num_remaining
+            if not self._limits.chunked_prefill and remaining > budget:
+                return
+            if sequence.chain is None:
+                sequence.chain = self._memory.chain(salt=request.cache_salt)
+            admission = self._memory.admit(
+                sequence.token_ids,
+                chain=sequence.chain,
+                first_chunk=budget,
+                headroom=len(self.running),
+                use_cache=request.reads_cache,
+                publish=request.leaves_cache,
+                resumed=sequence.num_resumed > 0,
+            )
+            if admission is None:
+                return
+            reserved += needed
+            del self.waiting[0]
+            insort(self.running, sequence, key=rank)
+            sequence.row = admission.row
+            sequence.num_computed = admission.num_cached_tokens
+            if not sequence.num_resumed:
+                request.num_cached_tokens = admission.num_cached_tokens
+            plan.started.append(sequence)
+            self._advance(sequence, admission.num_new_tokens, plan)
+            budget -= admission.num_new_tokens
+
+    def _advance(self, sequence: Sequence, count: int, plan: Schedule) -> None:
+        """Note the step's work; `sequence` has slots for it already."""
+        plan.advances.append(Advance(sequence, sequence.num_computed, count))
+        sequence.num_computed += count
+        if count > 1 or not sequence.in_flight:
+            known = min(sequence.num_computed, len(sequence.token_ids))
+            self._memory.publish(sequence.row, sequence.token_ids, known)  # type: ignore[arg-type]
+        if sequence.num_remaining:
+            return
+        place = len(plan.advances) - 1
+        family = [sequence, *self._fork(sequence, plan)]
+        for member in family:
+            member.in_flight = True
+            plan.draws.append(Draw(member, place))
+
+    def _fork(self, parent: Sequence, plan: Schedule) -> list[Sequence]:
+        """The children that were waiting for the prompt; their rows are reserved at admission."""
+        unborn = parent.request.unborn
+        if not unborn:
+            return []
+        rows = self._memory.fork(parent.row, unborn)  # type: ignore[arg-type]
+        assert rows is not None
+        children = [parent.child(len(parent.request.sequences)) for _ in range(unborn)]
+        for child, row in zip(children, rows.tolist()):
+            child.row = row
+            insort(self.running, child, key=rank)
+            plan.forked.append((parent, child))
+        return children
+
+    def _make_room(self) -> None:
+        """Preempt the last in rank; a lone sequence that outgrew the whole cache ends instead."""
+        last = self.running[-1]
+        if len(self.running) > 1:
+            self.preempt(last)
+        else:
+            last.end("length")
+            self.finish(last)
+
+    @staticmethod
+    def _leave(queue: list[Sequence], sequence: Sequence) -> None:
+        place = bisect_left(queue, rank(sequence), key=rank)
+        if place < len(queue) and queue[place] is sequence:
+            del queue[place]

@@ -1,0 +1,205 @@
+"""LLM: a model, an engine, and text on both sides."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paxkv.engine.config import EngineConfig
+from paxkv.outputs import RequestOutput
+from paxkv.sampling.params import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+Messages = Sequence[Mapping[str, Any]]
+
+
+class LLM:
+    """Generates text from a model held in this process.
+
+    Args:
+        model: a known name ("smollm2-135m"), a hub id, a Hugging Face directory or a .gguf file.
+        tokenizer: a directory or file to take the tokenizer from instead.
+        skip_tokenizer_init: work on token ids alone.
+        engine_args: fields of `EngineConfig`.
+
+    Raises:
+        ValueError: an option that is unknown, out of range, or contradicts the model.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        tokenizer: str | Path | None = None,
+        skip_tokenizer_init: bool = False,
+        **engine_args: Any,
+    ) -> None:
+        options = _options(engine_args)
+        from paxkv.engine.compilation import use_persistent_cache
+
+        use_persistent_cache(_cache_directory(options))
+        from convert import load_params, open_checkpoint
+        from paxkv.engine.assembly import assemble, resolve_dtype
+        from paxkv.engine.progress import bar
+
+        checkpoint = open_checkpoint(model, revision=options.revision)
+        self.model_config = checkpoint.config
+        self._tokenizer = None
+        if not skip_tokenizer_init:
+            source = open_checkpoint(tokenizer) if tokenizer is not None else checkpoint
+            self._tokenizer = source.tokenizer()
+        dtype = resolve_dtype(options.dtype, _auto_dtype())
+        with bar("Loading weights", "B") as loading:
+            params = load_params(checkpoint, dtype, progress=loading)
+        with bar("Compiling", " programs") as compiling:
+            self.engine = assemble(params, checkpoint.config, options, compiling)
+        from paxkv.engine.admission import Admitter
+
+        self._admitter = Admitter(self.engine, checkpoint.config, self._tokenizer)
+        self._counter = 0
+
+    # Generating
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete every prompt; outputs come in the order of the prompts.
+
+        Args:
+            prompts: one or a list of: text, {"prompt": text}, {"prompt_token_ids": ids}.
+            sampling_params: one for all, or one for each.
+
+        Raises:
+            ValueError: a prompt or parameter that cannot run, before any work, by its index.
+        """
+        listed = _listed(prompts)
+        requests = self._admitter.requests(listed, sampling_params or SamplingParams())
+        return self._run(requests, use_tqdm)
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of several, through the model's chat template."""
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        prompts = [
+            {
+                "prompt_token_ids": self.get_tokenizer().apply_chat_template(
+                    conversation,
+                    add_generation_prompt=add_generation_prompt,
+                    tools=tools,
+                    template=chat_template,
+                )
+            }
+            for conversation in conversations
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """Complete one prompt, yielding all that is known after each step with news.
+
+        Leaving the iterator early aborts the request.
+        """
+        params = sampling_params or SamplingParams()
+        (request,) = self._admitter.requests([prompt], params)
+        return self._stream(request)
+
+    def _stream(self, request: Any) -> Iterator[RequestOutput]:
+        self.engine.add(request)
+        try:
+            while not request.finished:
+                if any(changed is request for changed in self.engine.step()):
+                    yield request.output()
+        finally:
+            self.engine.abort(request.request_id)
+            self._drain()
+
+    def _run(self, requests: list[Any], use_tqdm: bool) -> list[RequestOutput]:
+        from paxkv.engine.progress import RequestBar
+
+        for request in requests:
+            self.engine.add(request)
+        try:
+            with RequestBar(len(requests), shown=use_tqdm) as shown:
+                while self.engine.has_work:
+                    for request in self.engine.step():
+                        shown.note(request)
+        except BaseException:
+            for request in requests:
+                self.engine.abort(request.request_id)
+            self._drain()
+            raise
+        for request in requests:
+            if request.error is not None:
+                warnings.warn(f"request {request.request_id}: {request.error}", stacklevel=3)
+        return [request.output() for request in requests]
+
+    def _drain(self) -> None:
+        """Let the step in flight land."""
+        self.engine.step()
+
+    # Looking at it
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer. Raises ValueError if the model was opened without one."""
+        if self._tokenizer is None:
+            raise ValueError("this LLM has no tokenizer (skip_tokenizer_init=True)")
+        return self._tokenizer
+
+    def stats(self) -> Any:
+        """Figures of the engine, an `EngineStats`."""
+        return self.engine.stats()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached blocks."""
+        self.engine.block_manager.reset_prefix_cache()
+
+
+def _options(engine_args: dict[str, Any]) -> EngineConfig:
+    known = set(EngineConfig.__dataclass_fields__)
+    unknown = sorted(set(engine_args) - known)
+    if unknown:
+        raise ValueError(
+            f"unknown option {unknown[0]!r}; EngineConfig has: {', '.join(sorted(known))}"
+        )
+    return replace(EngineConfig(), **engine_args)
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    listed = list(prompts)
+    if listed and all(isinstance(p, int) and not isinstance(p, bool) for p in listed):
+        return [{"prompt_token_ids": listed}]
+    return listed  # type: ignore[return-value]
+
+
+def _auto_dtype() -> str:
+    import jax
+
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
+def _cache_directory(options: EngineConfig) -> Path | None:
+    if options.compilation_cache_dir is not None:
+        return Path(options.compilation_cache_dir) if options.compilation_cache_dir else None
+    from convert.pull import default_cache_dir
+
+    return default_cache_dir() / "programs"
