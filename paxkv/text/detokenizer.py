@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 CONTEXT_TOKENS = 4
+SILENT_TOKENS = 16
 
 
 def needs_context(tokenizer: Tokenizer) -> bool:
@@ -19,11 +20,17 @@ def needs_context(tokenizer: Tokenizer) -> bool:
     return b'"Strip"' in state or b'"Metaspace"' in state
 
 
+def is_byte_level(tokenizer: Tokenizer) -> bool:
+    """Whether each token is a string of bytes, and a text the bytes of its tokens in a row."""
+    return tokenizer.decoder is not None and b'"ByteLevel"' in tokenizer.decoder.__getstate__()
+
+
 class Detokenizer:
     """Turns token ids into text piece by piece.
 
     The pieces and the last `flush` join to `tokenizer.decode` of all pushed ids. A character
-    whose bytes are split over tokens is held until its last byte is there. With `context` (the
+    whose bytes are split over tokens is held until its last byte is there; of a byte-level token
+    that finishes some text and begins a character, the text is not held. With `context` (the
     end of the prompt), the pieces join to what the ids add behind that context, which keeps the
     leading space that SentencePiece decoders drop.
     """
@@ -40,7 +47,10 @@ class Detokenizer:
         self._context = list(context[-CONTEXT_TOKENS:])
         self._ids: list[int] = []
         self._sent = 0
-        self._pending = False
+        self._pending: list[int] = []
+        self._early = 0
+        self._anchor = self._context
+        self._silent = False
         self._stream = self._new_stream(self._context)
 
     def _new_stream(self, ids: list[int]) -> DecodeStream:
@@ -55,17 +65,36 @@ class Detokenizer:
             if "prefix" not in str(error):
                 raise
             piece = self._restart(token_id)
-        self._pending = piece is None
-        if not piece:
-            return ""
+        if piece is None:
+            piece = self._hold(token_id)
+        elif self._pending or self._silent:
+            piece = piece[self._early :]
+            self._pending, self._early, self._silent = [], 0, False
         self._sent += len(piece)
+        return piece
+
+    def _hold(self, token_id: int) -> str:
+        """Keep a token that finished no text; what it holds before an unfinished character."""
+        if not self._pending and not self._silent:
+            self._anchor = [*self._context, *self._ids[-CONTEXT_TOKENS - 1 : -1]]
+        self._pending.append(token_id)
+        byte_level = is_byte_level(self._tokenizer)
+        if not byte_level and len(self._pending) < SILENT_TOKENS:
+            return ""
+        text = self._tokenizer.decode(self._pending, skip_special_tokens=self._skip)
+        if not text and len(self._pending) >= SILENT_TOKENS:
+            # Skipped special tokens: the stream would decode its growing run again each time.
+            self._stream = self._new_stream(self._anchor)
+            self._pending, self._silent = [], True
+        piece = text.rstrip("\ufffd")[self._early :] if byte_level else ""
+        self._early += len(piece)
         return piece
 
     def flush(self) -> str:
         """The rest, unfinished bytes as U+FFFD; call once, when no token follows."""
         if not self._pending:
             return ""
-        self._pending = False
+        self._pending = []
         piece = self._full()[self._sent :]
         self._sent += len(piece)
         return piece
@@ -81,6 +110,7 @@ class Detokenizer:
         """Byte-fallback decoders change text they gave earlier once its run of bytes turns out
         to be invalid. What was sent stays sent; go on behind it."""
         self._stream = self._new_stream([token_id])
+        self._pending, self._early = [], 0
         return self._full()[self._sent :]
 
 

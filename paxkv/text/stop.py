@@ -200,7 +200,9 @@ class SequenceText:
 
     def finish(self, decision: StopDecision) -> StopDecision:
         """End for an outside reason (length, abort, error). The bytes of an unfinished character
-        are flushed first, and a stop string they complete wins."""
+        are flushed first, and a stop string they complete wins; so does an earlier decision."""
+        if self._decision is not None:
+            return self._decision
         if not self._rules.strings:
             self._decision = decision
             return decision

@@ -19,6 +19,7 @@ from paxkv.sampling.sampler import _pick, no_rows, row_settings, sample_tokens
 from paxkv.sampling.token_counts import empty_counts
 
 DRAWS = 8192
+WIDTH = 300
 choose = jax.jit(sample_tokens)
 
 
@@ -33,8 +34,15 @@ def rows_of(count, *, seed=7, child=0, position=None, **settings):
     return rows
 
 
+def widened(logits):
+    """Float32 [..., 300], filled up with tokens that can never be drawn (one shape to compile)."""
+    logits = np.asarray(logits, np.float32)
+    padding = [(0, 0)] * (logits.ndim - 1) + [(0, WIDTH - logits.shape[-1])]
+    return np.pad(logits, padding, constant_values=-np.inf)
+
+
 def draws(logits, **settings):
-    many = jnp.tile(jnp.asarray(logits, jnp.float32), (DRAWS, 1))
+    many = jnp.tile(widened(logits), (DRAWS, 1))
     sampled = choose(many, rows_of(DRAWS, **settings))
     assert not np.asarray(sampled.bad).any()
     return np.asarray(sampled.tokens)
@@ -119,11 +127,11 @@ def test_pick_never_returns_weight_zero(uniform):
 
 
 def test_greedy_takes_the_first_largest():
-    logits = np.random.default_rng(3).normal(size=(5, 300)).astype(np.float32)
+    logits = np.random.default_rng(3).normal(size=(64, WIDTH)).astype(np.float32)
     logits[0, [7, 150, 299]] = 9.0
     logits[1, [299]] = 9.0
     logits[2, 128] = logits[2, 127] = 9.0
-    rows = no_rows(5)
+    rows = no_rows(64)
     assert np.asarray(choose(logits, rows).tokens).tolist() == logits.argmax(-1).tolist()
 
 
@@ -137,8 +145,8 @@ def test_tiny_temperatures_are_greedy(temperature):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("column", [0, 140, 299])
 def test_broken_logits_are_reported_and_hurt_nobody_else(value, column):
-    logits = np.random.default_rng(5).normal(size=(16, 300)).astype(np.float32)
-    rows = rows_of(16)
+    logits = np.random.default_rng(5).normal(size=(64, WIDTH)).astype(np.float32)
+    rows = rows_of(64)
     rows.temperature[::2] = 0
     rows.top_p[:] = 0.9
     good = choose(logits, rows)
@@ -147,7 +155,7 @@ def test_broken_logits_are_reported_and_hurt_nobody_else(value, column):
     broken[[4, 5], column] = value
     broken[[6, 7]] = -np.inf
     result = choose(broken, rows)
-    bad = np.isin(np.arange(16), [4, 5, 6, 7])
+    bad = np.isin(np.arange(64), [4, 5, 6, 7])
     assert np.asarray(result.bad).tolist() == bad.tolist()
     assert (np.asarray(result.tokens)[bad] == 0).all()
     assert (np.asarray(result.tokens)[~bad] == np.asarray(good.tokens)[~bad]).all()
@@ -190,8 +198,8 @@ def test_a_row_depends_on_nothing_but_itself():
     together = run(logits, rows, edits, counts)
     expected = np.asarray(together.tokens)
     assert not np.asarray(together.bad).any()
-    for size in (1, 2, 3, 16, 48):
-        for _ in range(6):
+    for size in (1, 16):
+        for _ in range(8):
             which = random.choice(64, size, replace=False)
             part = jax.tree.map(lambda array: array[which], (logits, rows, edits))  # noqa: B023
             result = run(*part, counts)
@@ -202,7 +210,7 @@ def test_a_row_depends_on_nothing_but_itself():
 
 
 def test_seed_child_and_position_each_change_the_draws():
-    logits = np.zeros((64, 1000), np.float32)
+    logits = np.zeros((64, WIDTH), np.float32)
 
     def tokens(**settings):
         return np.asarray(choose(logits, rows_of(64, **settings)).tokens).tolist()
@@ -218,9 +226,8 @@ def test_seed_child_and_position_each_change_the_draws():
 
 
 def test_draws_of_children_are_independent():
-    logits = np.zeros((4096, 8), np.float32)
-    first = np.asarray(choose(logits, rows_of(4096)).tokens)
-    second = np.asarray(choose(logits, rows_of(4096, child=1)).tokens)
+    first = draws(np.zeros(8))
+    second = draws(np.zeros(8), child=1)
     assert_distribution(first * 8 + second, np.full(64, 1 / 64))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,6 +95,23 @@ def test_special_tokens_are_skipped_or_shown():
     ids = [1, *tokenizer.encode("ok").ids, 2]
     assert "".join(pieces(tokenizer, ids)) == "ok"
     assert "".join(pieces(tokenizer, ids, skip_special_tokens=False)) == "<|im_start|>ok<|im_end|>"
+
+
+def test_long_runs_of_skipped_tokens_stay_cheap_and_change_nothing():
+    tokenizer = byte_level()
+    words = tokenizer.encode("the cat").ids
+    rocket = tokenizer.encode(chr(0x1F680)).ids
+    run = [2] * 20_000
+    started = time.perf_counter()
+    text = "".join(pieces(tokenizer, [*words, *run, rocket[0], *run[:40], *rocket[1:], *words]))
+    assert text == "the cat" + chr(0x1F680) + "the cat"
+    assert time.perf_counter() - started < 2.0
+    pieced = byte_fallback()
+    pieced.add_special_tokens(["<end>"])
+    end, cat = pieced.token_to_id("<end>"), pieced.token_to_id("▁cat")
+    ids = [cat, *[end] * 50, cat]
+    assert "".join(pieces(pieced, ids)) == pieced.decode(ids) == "cat cat"
+    assert "".join(pieces(pieced, ids, context=[cat])) == " cat cat"
 
 
 def test_candidates_are_decoded_each_behind_the_same_context():
