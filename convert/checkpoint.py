@@ -73,16 +73,27 @@ def as_rows(array: np.ndarray) -> np.ndarray:
     return array.reshape(rows, math.prod(array.shape) // rows)
 
 
+def _is_hugging_face(path: Path) -> bool:
+    """Whether a directory is to be read as Hugging Face's, and not for a `.gguf` file in it."""
+    if not (path / "config.json").exists():
+        return False
+    return any(path.glob("*.safetensors*")) or not any(path.glob("*.gguf"))
+
+
 def open_checkpoint(
-    model: str | Path, revision: str | None = None, cache_dir: str | Path | None = None
+    model: str | Path,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+    progress: bool = True,
 ) -> Checkpoint:
     """Open a known name, a hub id, a directory or a `.gguf` file.
 
-    A directory with a config.json is read as safetensors; one without, but with a single `.gguf`
-    file, as that file. Errors of what is found there are ValueErrors that name file and tensor.
+    A directory with a config.json is read as safetensors; one without, or without safetensors, but
+    with a single `.gguf` file, as that file. progress: show a bar while fetching. Errors of what is
+    found there are ValueErrors that name file and tensor.
     """
-    path = resolve(model, revision=revision, cache_dir=cache_dir)
-    if path.is_dir() and not (path / "config.json").exists():
+    path = resolve(model, revision=revision, cache_dir=cache_dir, progress=progress)
+    if path.is_dir() and not _is_hugging_face(path):
         found = sorted(path.glob("*.gguf"))
         if len(found) != 1:
             listing = ", ".join(file.name for file in found) or "none"

@@ -129,6 +129,8 @@ def read_header(file: MappedFile) -> tuple[dict[str, Any], dict[str, GGUFTensor]
         found.append((name, tuple(reversed(dims)), cursor.number("<u4"), cursor.number("<u8")))
 
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"{file.path}: general.alignment={alignment!r} must be at least 1")
     base = math.ceil(cursor.offset / alignment) * alignment
     kinds: dict[int, GGMLQuantizationType] = {}
     tensors: dict[str, GGUFTensor] = {}
@@ -136,6 +138,8 @@ def read_header(file: MappedFile) -> tuple[dict[str, Any], dict[str, GGUFTensor]
         if raw not in kinds:
             kinds[raw] = _tensor_kind(file.path, name, raw)
         block, size = GGML_QUANT_SIZES[kinds[raw]]
+        if not shape or min(shape) < 1:
+            raise ValueError(f"{file.path}: tensor {name!r} has no elements")
         if shape[-1] % block:
             raise ValueError(
                 f"{file.path}: tensor {name!r} has rows of {shape[-1]} elements, "

@@ -66,6 +66,8 @@ class SafetensorsFile:
                 tensors[name] = tensor
                 ends.append(end)
                 dtype = _DTYPES.get(tensor.kind)
+                if not 0 <= start <= end:
+                    raise ValueError(f"tensor {name}: bytes {start} to {end}")
                 if dtype is not None and end - start != math.prod(tensor.shape) * dtype.itemsize:
                     raise ValueError(
                         f"tensor {name}: {end - start} bytes do not fit shape {list(tensor.shape)}"

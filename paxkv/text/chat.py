@@ -171,6 +171,9 @@ def render_chat(
     out. Raises ValueError for malformed messages and when the template itself refuses.
     """
     plain = _messages(messages)
+    for index, tool in enumerate(tools or ()):
+        if not isinstance(tool, Mapping):
+            raise ValueError(f"tools[{index}] must be an object, got {type(tool).__name__}")
     try:
         return _compile(template).render(
             messages=plain,

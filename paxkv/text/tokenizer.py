@@ -27,6 +27,17 @@ def _byte_of_mark() -> dict[str, int]:
     return table | {chr(0x100 + index): byte for index, byte in enumerate(hidden)}
 
 
+def _complaint(text: Any) -> str:
+    """Why `text` cannot be encoded, empty if it can."""
+    if not isinstance(text, str):
+        return f"text must be a string, got {type(text).__name__}"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"text is not valid Unicode: lone surrogate at position {error.start}"
+    return ""
+
+
 def _decoder_kinds(backend: tokenizers.Tokenizer) -> set[str]:
     if backend.decoder is None:
         return set()
@@ -62,10 +73,10 @@ class Tokenizer:
         self._byte_fallback = "ByteFallback" in kinds
         self._marks_spaces = bool(kinds & {"Replace", "Metaspace"})
 
-    @property
+    @functools.cached_property
     def vocab_size(self) -> int:
-        """Ids run from 0 to `vocab_size - 1`, added tokens included."""
-        return self.backend.get_vocab_size(with_added_tokens=True)
+        """One more than the largest id, added tokens included."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def _id_of(self, role: str) -> int | None:
         text = self.special_tokens.get(role)
@@ -80,14 +91,25 @@ class Tokenizer:
         return self._id_of("eos_token")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written out in it are recognised."""
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        """Token ids of `text`; special tokens written out in it are recognised.
+
+        Raises ValueError for anything but a string, and for a string with lone surrogates.
+        """
+        try:
+            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError:
+            raise ValueError(_complaint(text)) from None
 
     def encode_batch(
         self, texts: Sequence[str], add_special_tokens: bool = True
     ) -> list[list[int]]:
-        """Token ids of every text, in parallel."""
-        found = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        """Token ids of every text, in parallel; ValueError naming the index of a bad one."""
+        texts = list(texts)
+        try:
+            found = self.backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        except TypeError:
+            bad = next(index for index, text in enumerate(texts) if _complaint(text))
+            raise ValueError(f"texts[{bad}]: {_complaint(texts[bad])}") from None
         return [encoding.ids for encoding in found]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

@@ -174,6 +174,11 @@ def test_malformed_messages_are_refused(messages: Any, message: str) -> None:
         own(SMOLLM2).apply_chat_template(messages)
 
 
+def test_tools_are_objects() -> None:
+    with pytest.raises(ValueError, match=r"tools\[0\] must be an object, got str"):
+        own(SMOLLM2).apply_chat_template(CONVERSATIONS["one turn"], tools=["now"])
+
+
 def test_what_the_template_refuses_is_said() -> None:
     messages = [{"role": "assistant", "content": "Hi"}]
     with pytest.raises(ValueError, match="Conversation roles must alternate"):

@@ -218,6 +218,8 @@ def test_other_architectures_and_parts_are_refused(tmp_path: Path) -> None:
 def test_a_directory_with_one_gguf_file(tmp_path: Path) -> None:
     tiny.write_gguf(tmp_path / "a.gguf", tiny.tensors())
     assert open_checkpoint(tmp_path).config.num_layers == tiny.LAYERS
+    tiny.write_json(tmp_path / "config.json", {"model_type": "llama"})
+    assert open_checkpoint(tmp_path).config.num_layers == tiny.LAYERS
     tiny.write_gguf(tmp_path / "b.gguf", tiny.tensors())
     with pytest.raises(ValueError, match=r"a\.gguf, b\.gguf"):
         open_checkpoint(tmp_path)

@@ -98,6 +98,16 @@ def test_ids_equal_transformers(tmp_path: Path, bos: bool, config: dict[str, Any
     assert (found.bos_token_id, found.eos_token_id) == (1, 2)
 
 
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    tokenizer = hf_tokenizer(write(tmp_path))
+    with pytest.raises(ValueError, match="lone surrogate at position 2"):
+        tokenizer.encode("ab\ud800")
+    with pytest.raises(ValueError, match="text must be a string, got int"):
+        tokenizer.encode(7)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"texts\[1\]: .*position 0"):
+        tokenizer.encode_batch(["a", "\udc00"])
+
+
 def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
     tokenizer = backend()
     tokenizer.enable_truncation(3)
