@@ -7,6 +7,7 @@ from typing import Any
 
 from paxkv.bench.measurement import Measurement, SingleStream, peak_rss_bytes
 from paxkv.bench.workload import Workload, WorkloadRequest
+from paxkv.engine.stats import EngineStats
 from paxkv.llm import LLM
 from paxkv.sampling.params import SamplingParams
 
@@ -74,11 +75,15 @@ def _single_stream(llm: LLM, request: WorkloadRequest) -> SingleStream:
     return SingleStream.from_arrivals(start, arrivals)
 
 
-def _details(stats: Any) -> dict[str, Any]:
+def _details(stats: EngineStats) -> dict[str, Any]:
     import jax
 
     return {
         "jax": jax.__version__,
         "device": jax.devices()[0].device_kind,
-        "preemptions": stats.num_preemptions,
+        "compiled_programs": len(stats.compiled_programs),
+        "num_steps": stats.num_steps,
+        "preemptions": stats.preemptions,
+        "prefix_cache_hits": stats.prefix_cache_hits,
+        "num_blocks": stats.num_blocks,
     }

@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run a workload file, all requests submitted at once",
         allow_abbrev=False,
     )
+    throughput.usage = "paxkv bench throughput --model MODEL --workload FILE [options]"
     throughput.add_argument(
         "--workload",
         required=True,

@@ -21,6 +21,7 @@ MAX_TOKENS = 512
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from paxkv.cli.sampling_flags import add_sampling_flags
 
+    parser.usage = "paxkv chat --model MODEL [options]"
     parser.add_argument("--system", metavar="TEXT", help="system message to start with")
     parser.add_argument("--quiet", action="store_true", help="print no greeting and no timing")
     add_sampling_flags(

@@ -19,6 +19,7 @@ MAX_TOKENS = 128
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from paxkv.cli.sampling_flags import add_sampling_flags
 
+    parser.usage = "paxkv generate --model MODEL [options] PROMPT [PROMPT ...]"
     parser.add_argument(
         "prompts",
         nargs="+",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+
 import pytest
+from tiny_llama import CONFIG, TinyCheckpoint
 
 from paxkv.bench.transformers_engine import static_batches
 from paxkv.bench.workload import Workload, WorkloadRequest
@@ -27,48 +29,6 @@ def test_a_batch_is_sampled_one_way_and_n_counts():
     ]
 
 
-class RandomCheckpoint:
-    """A two-layer Llama with weights drawn from a fixed seed, as convert presents one."""
-
-    def __init__(self):
-        from paxkv.models.config import ModelConfig
-        from paxkv.models.params import describe
-
-        self.config = ModelConfig(
-            architecture="llama",
-            vocab_size=64,
-            hidden_size=32,
-            intermediate_size=48,
-            num_layers=2,
-            num_heads=4,
-            num_kv_heads=2,
-            head_dim=8,
-            max_position_embeddings=128,
-            tie_word_embeddings=True,
-            eos_token_ids=(0,),
-        )
-        self._shapes = {}
-        for spec in _leaves(describe(self.config)):
-            for index, name in enumerate(spec.sources):
-                self._shapes[name] = spec.source_shape(index)
-
-    def names(self):
-        return list(self._shapes)
-
-    def tensor(self, name):
-        seed = sum(name.encode()) * 1009 + len(name)
-        draw = np.random.default_rng(seed).normal(size=self._shapes[name])
-        return (1 + 0.1 * draw if "norm" in name else 0.3 * draw).astype(np.float32)
-
-
-def _leaves(tree):
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, list | tuple):
-        return [leaf for item in tree for leaf in _leaves(item)]
-    return [tree]
-
-
 REQUESTS = tuple(
     WorkloadRequest(tuple(range(3, 3 + length)), max_tokens, ignore_eos=True)
     for length, max_tokens in ((5, 9), (2, 4), (11, 1), (7, 12))
@@ -77,7 +37,7 @@ REQUESTS = tuple(
 
 @pytest.fixture(scope="module")
 def checkpoint():
-    return RandomCheckpoint()
+    return TinyCheckpoint()
 
 
 def greedy(model, request):
@@ -117,7 +77,7 @@ def test_end_of_sequence_ends_a_row_unless_ignored(checkpoint):
     free = greedy(build_transformers_model(checkpoint), REQUESTS[3])
     # Name a token the model really makes, not at the first place, as end of sequence.
     end = next(token for token in free if token != free[0])
-    checkpoint.config = _with_eos(checkpoint.config, end)
+    checkpoint = TinyCheckpoint(replace(CONFIG, eos_token_ids=(end,)))
     stopping = WorkloadRequest(REQUESTS[3].prompt_token_ids, 12, ignore_eos=False)
     workload = Workload("w", (stopping,))
     cut = [[free[: free.index(end) + 1]]]
@@ -126,12 +86,6 @@ def test_end_of_sequence_ends_a_row_unless_ignored(checkpoint):
     ignoring = Workload("w", (REQUESTS[3],))
     assert measure_generate(checkpoint, ignoring, 1, 4, 0.0).outputs == [[free]]
     assert measure_continuous(checkpoint, ignoring, 1, 0.0).outputs == [[free]]
-
-
-def _with_eos(config, token):
-    from dataclasses import replace
-
-    return replace(config, eos_token_ids=(token,))
 
 
 @pytest.mark.parity
