@@ -46,6 +46,8 @@ class EvictionQueue:
         found: list[Int32Array] = []
         missing = count
         while missing:
+            if self._head == self._tail:
+                raise RuntimeError(f"the queue counts {self._count} pages but lacks {missing}")
             stop = min(self._tail, self._head + max(missing, 64))
             window = self._queue[self._head : stop]
             standing = np.flatnonzero(self._place[window] == np.arange(self._head, stop))[:missing]

@@ -194,6 +194,7 @@ class MemoryDriver:
 
     def admit(self, request: Waiting, *, resumed: bool) -> None:
         chunk = self.rng.choice([None, 1, 2, 5])
+        headroom = self.rng.choice([0, 0, 1, 3])
         use_cache, publish = self.rng.random() < 0.9, self.rng.random() < 0.9
         before = self.bm.snapshot()
         admission = self.bm.admit(
@@ -201,6 +202,7 @@ class MemoryDriver:
             chain=request.chain,
             salt=request.salt if request.chain is None else None,
             first_chunk=chunk,
+            headroom=headroom,
             use_cache=use_cache,
             publish=publish,
             resumed=resumed,
@@ -208,7 +210,7 @@ class MemoryDriver:
         root = request.salt, self.weights
         expected = None
         if self.exact:
-            expected = self.model.admit(root, request.tokens, chunk, use_cache, publish)
+            expected = self.model.admit(root, request.tokens, chunk, headroom, use_cache, publish)
         if admission is None:
             assert not self.exact or expected is None, "an admission was refused"
             assert self.bm.snapshot() == before, "a refused admission left traces"
@@ -272,6 +274,7 @@ class MemoryDriver:
         if needed > before:
             assert not self.exact or expected is None, "an append was refused"
             assert not self.bm.can_append(rows, counts)
+            assert len(rows) > 1 or self.bm.room(rows[0]) < counts[0]
             state = self.bm.snapshot()
             try:
                 self.bm.append_batch(rows, counts)
@@ -282,6 +285,7 @@ class MemoryDriver:
             raise AssertionError("an append that cannot be done was done")
         assert self.bm.can_append(rows, counts)
         if len(rows) == 1:
+            assert self.bm.room(rows[0]) >= counts[0]
             growth = self.bm.append(rows[0], counts[0])
             taken = len(growth.pages) + (growth.copy is not None)
         else:

@@ -69,6 +69,7 @@ class NaiveMemory:
         root: object,
         tokens: list[int],
         first_chunk: int | None,
+        headroom: int,
         use_cache: bool,
         publish: bool,
     ) -> tuple[int, int] | None:
@@ -83,7 +84,7 @@ class NaiveMemory:
         granted = len(tokens) if first_chunk is None else min(len(tokens), cached + first_chunk)
         room = self.free - sum(page.refs == 0 for page in hits)
         row = next((row for row in range(self.max_rows) if row not in self.rows), None)
-        if row is None or self.blocks(granted) - len(hits) > room:
+        if row is None or self.blocks(granted) - len(hits) + headroom > room:
             return None
         for page in hits:
             if page.refs == 0:

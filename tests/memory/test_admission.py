@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from token_lists import ids, run, start
 
-from paxkv.memory import BlockManager
+from paxkv.memory import BlockManager, OutOfBlocks
 
 
 class TestAdmission:
@@ -56,9 +56,46 @@ class TestAdmission:
         row = start(bm, ids(100))
         bm.append(row, 28)
         before = bm.snapshot()
-        with pytest.raises(ValueError, match="to 129 tokens; a row holds at most 128"):
+        assert bm.fits(128)
+        assert not bm.can_append(row)
+        assert bm.blocks_needed([row]) == 1
+        with pytest.raises(OutOfBlocks, match="1 blocks are needed and 0 of 8 are free"):
             bm.append(row)
         assert bm.snapshot() == before
+
+    def test_a_row_does_not_outgrow_its_table(self) -> None:
+        bm = BlockManager(num_blocks=8, block_size=16, max_blocks_per_row=2)
+        row = start(bm, ids(30))
+        bm.append(row, 2)
+        before = bm.snapshot()
+        with pytest.raises(ValueError, match="to 33 tokens; a block table has room for 32"):
+            bm.append(row)
+        assert bm.snapshot() == before
+
+    def test_headroom_stays_free(self) -> None:
+        bm = BlockManager(num_blocks=8, block_size=4)
+        assert bm.admit(ids(16), headroom=5) is None
+        assert bm.admit(ids(16), headroom=4) is not None
+        with pytest.raises(ValueError, match="headroom is -1"):
+            bm.admit(ids(4), headroom=-1)
+
+    def test_room_counts_the_rest_of_the_tail(self) -> None:
+        bm = BlockManager(num_blocks=8, block_size=4)
+        row = start(bm, ids(6))
+        assert bm.room(row) == 26
+        bm.append(row, 26)
+        assert bm.room(row) == 0
+
+    def test_room_counts_the_copy_of_a_shared_tail(self) -> None:
+        bm = BlockManager(num_blocks=3, block_size=4)
+        row = start(bm, ids(6))
+        bm.fork(row, 1)
+        assert bm.room(row) == 2
+        assert bm.can_append(row, 2)
+        assert not bm.can_append(row, 3)
+        bm.admit(ids(3, 1))
+        assert bm.room(row) == 0
+        assert not bm.can_append(row)
 
     def test_first_chunk_then_growth(self) -> None:
         bm = BlockManager(8, 4)
