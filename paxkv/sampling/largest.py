@@ -76,10 +76,6 @@ def _bisected(rows: jax.Array, k: jax.Array, active: jax.Array) -> jax.Array:
     shape = rows.shape[:1]
     low = jnp.full(shape, _ordered(jnp.float32(-jnp.inf)), jnp.int32)
     high = jnp.full(shape, _ordered(jnp.float32(jnp.inf)), jnp.int32)
-    # Both halves of the first interval together do not fit int32: start from zero's side.
-    positive = count(jnp.zeros(shape, jnp.float32)) >= k
-    low = jnp.where(positive, 0, low)
-    high = jnp.where(positive, high, 1)
     low, _, _ = lax.while_loop(lambda state: ~state[2].all(), halve, (low, high, ~active))
     return _from_ordered(low)
 

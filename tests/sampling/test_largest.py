@@ -57,3 +57,11 @@ def test_largest_is_top_k(k, width, levels):
     wanted_values, wanted_columns = lax.top_k(rows, k)
     assert (values == wanted_values).all()
     assert (columns == wanted_columns).all()
+
+
+def test_among_equal_values_the_lower_column_comes_first_over_all_blocks():
+    rows = np.full((1, 16384), -1.0, np.float32)
+    rows[0, [9000, 9005, 40, 5000]] = [10.0, 3.0, 3.0, 3.0]
+    values, columns = first(rows, 3)
+    assert np.asarray(values).tolist() == [[10.0, 3.0, 3.0]]
+    assert np.asarray(columns).tolist() == [[9000, 40, 5000]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from small_tokenizers import SPECIALS, byte_level
 
@@ -70,6 +70,9 @@ stop_lists = st.lists(st.text(ALPHABET, min_size=1, max_size=5), min_size=1, max
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(ALPHABET, max_size=40), stop_lists, st.booleans())
+@example("aaab", ["aab"], False)
+@example("abababac b", ["ababac"], True)
+@example("aabaabaaab", ["aabaaa", "abb"], False)
 def test_text_ends_at_the_first_completed_stop_string(full, stops, include):
     ids = byte_level().encode(full).ids
     state, deltas, used = generate(ids, stop=stops, include_stop_str_in_output=include)
