@@ -44,7 +44,7 @@ FEATURES = """
     {% if message.role == 'system' %}{% continue %}{% endif %}
     {% set ns.count = ns.count + 1 %}
     {{ ns.count }}: {{ message.content }}
-    {% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}
+    {% if message.tool_calls is defined %}{{ message.tool_calls | tojson }}{% endif %}
     {% if message.content is defined and message.role == 'assistant' %}
     {% generation %}{{ message.content | upper }}{% endgeneration %}
     {% endif %}
