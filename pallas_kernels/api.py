@@ -114,7 +114,12 @@ def merge_states(out: Array, lse: Array) -> tuple[Array, Array]:
 
 
 def _check(
-    q: Array, k_pages: Array, v_pages: Array, block_tables: Array, kv_lens: Array, query_start: Array
+    q: Array,
+    k_pages: Array,
+    v_pages: Array,
+    block_tables: Array,
+    kv_lens: Array,
+    query_start: Array,
 ) -> None:
     if q.ndim != 3:
         raise ValueError(f"q must be [num_tokens, num_heads, head_dim], got {q.shape}")

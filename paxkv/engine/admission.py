@@ -99,7 +99,9 @@ class Admitter:
         if isinstance(ids, np.ndarray):
             ids = ids.tolist()
         if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
-            raise ValueError(f"prompt_token_ids must be a list of integers, got {type(ids).__name__}")
+            raise ValueError(
+                f"prompt_token_ids must be a list of integers, got {type(ids).__name__}"
+            )
         vocab = self._config.vocab_size
         checked = [int(x) if isinstance(x, np.integer) else x for x in ids]
         for token in checked:
@@ -154,9 +156,7 @@ class Admitter:
 
     def _rules(self, params: SamplingParams, max_tokens: int) -> StopRules:
         if params.stop and (self._tokenizer is None or not params.detokenize):
-            raise ValueError(
-                f"stop={list(params.stop)!r} needs a tokenizer and detokenize=True"
-            )
+            raise ValueError(f"stop={list(params.stop)!r} needs a tokenizer and detokenize=True")
         return StopRules.for_request(
             params,
             eos_token_ids=self._eos_token_ids,

@@ -16,6 +16,7 @@ from paxkv.engine.plan import Planner
 from paxkv.engine.runner import Runner
 from paxkv.memory import BlockManager
 from paxkv.models.config import ModelConfig
+from paxkv.models.decoder import Rope
 from paxkv.models.rope import derived_max_len, rope_parameters
 
 CPU_CACHE_BYTES = 1 << 30
@@ -60,11 +61,12 @@ def assemble(
     )
     choose = Buckets.single if options.deterministic else Buckets.choose
     buckets = choose(seqs, batched)
+    inv_freq, factor = rope_parameters(config, max_model_len)
     runner = Runner(
         params,
         config,
         limits,
-        rope=rope_parameters(config, max_model_len),
+        rope=Rope(tuple(inv_freq.tolist()), factor),
         layout=layout,
         num_pages=num_pages,
         buckets=buckets,

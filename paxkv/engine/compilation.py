@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,29 @@ import jax
 logger = logging.getLogger(__name__)
 
 
-class Compiler:
-    """Compiles programs once per name and counts what was compiled.
+_shared: dict[Hashable, Any] = {}
 
-    seconds: spent tracing, lowering and compiling. names: in order of compilation.
+
+class Compiler:
+    """The executables of one engine, by name, and what making them cost.
+
+    seconds: spent tracing, lowering and compiling. What another engine of this process has
+    compiled already, equal in function, static arguments and shapes, is taken over.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._compiled: dict[str, Any] = {}
+        self.num_compiled = 0
+        self._programs: dict[str, Any] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._compiled)
+        return tuple(self._programs)
 
     def get(
         self,
         name: str,
-        function: Callable[..., Any],
+        function: partial[Any],
         args: Callable[[], tuple[Any, ...]],
         donate: tuple[int, ...] = (),
     ) -> Any:
@@ -38,16 +44,20 @@ class Compiler:
 
         args: makes a tuple of arrays or their shapes. donate: arguments whose memory is reused.
         """
-        found = self._compiled.get(name)
+        found = self._programs.get(name)
         if found is not None:
             return found
         start = time.perf_counter()
-        shapes = jax.tree.map(_shape, args())
-        compiled = jax.jit(function, donate_argnums=donate).lower(*shapes).compile()
-        self._compiled[name] = compiled
+        shapes, structure = jax.tree.flatten(jax.tree.map(_shape, args()))
+        key = (function.func, tuple(function.keywords.items()), tuple(shapes), structure, donate)
+        if key not in _shared:
+            lowered = jax.jit(function, donate_argnums=donate).lower(*structure.unflatten(shapes))
+            _shared[key] = lowered.compile()
+            self.num_compiled += 1
+        self._programs[name] = _shared[key]
         self.seconds += time.perf_counter() - start
-        logger.debug("compiled %s in %.1f s", name, time.perf_counter() - start)
-        return compiled
+        logger.debug("%s ready in %.1f s", name, time.perf_counter() - start)
+        return self._programs[name]
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:

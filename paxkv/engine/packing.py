@@ -14,15 +14,22 @@ Field = tuple[tuple[int, ...], type]
 
 
 class Packing:
-    """Where each named array stands in the buffer. Four-byte types only."""
+    """Where each named array stands in the buffer. Four-byte types only; equal by its fields."""
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
+        self._key = tuple(fields.items())
         self._fields: dict[str, tuple[int, int, tuple[int, ...], type]] = {}
         self.size = 0
         for name, (shape, kind) in fields.items():
             length = math.prod(shape)
             self._fields[name] = (self.size, self.size + length, shape, kind)
             self.size += length
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Packing) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     def empty(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """A zeroed buffer `[size]` int32 and writable views of it by name."""

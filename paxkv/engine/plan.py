@@ -101,7 +101,9 @@ class Planner:
         else:
             ends = np.cumsum(counts)
             owners = np.repeat(rows, counts)
-            positions = np.arange(tokens, dtype=np.int32) - np.repeat(ends - counts - starts, counts)
+            positions = np.arange(tokens, dtype=np.int32) - np.repeat(
+                ends - counts - starts, counts
+            )
         view["token_ids"][:tokens] = _token_ids(schedule)
         view["positions"][:tokens] = positions
         view["slot_mapping"][:tokens] = self._memory.slots(owners, positions)

@@ -1,12 +1,12 @@
 """The device programs of an engine, as pure functions.
 
 A step is `prepare`, the layers, `finish`, then `draw`. On an accelerator the first three are one
-program; on the CPU each group of layers is a program of its own (see `EngineConfig`).
+program; on the CPU each group of layers is a program of its own (see `EngineConfig`). Everything
+static is a keyword argument, hashable, so that engines of one process share what they compile.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import copy_pages
-from paxkv.engine.config import Limits
 from paxkv.engine.packing import Packing
 from paxkv.models.config import ModelConfig
-from paxkv.models.decoder import Pages, Rotations, Step, embed, logits, normalise, run_layers
+from paxkv.models.decoder import (
+    Pages,
+    Rope,
+    Rotations,
+    Step,
+    embed,
+    logits,
+    normalise,
+    run_layers,
+)
 from paxkv.sampling.logit_edits import LogitEdits, edit_logits
 from paxkv.sampling.logprobs import TopLogprobs, top_logprobs
 from paxkv.sampling.sampler import SamplingRows, sample_tokens
@@ -55,144 +63,142 @@ class Drawn(NamedTuple):
     logprobs: TopLogprobs
 
 
-@dataclass(frozen=True)
-class Programs:
-    """The functions of one engine; static sizes and constants are bound here."""
+def prepare(
+    embedding: Array,
+    tables: Array,
+    last_tokens: Array,
+    buffer: Array,
+    *,
+    packing: Packing,
+    rope: Rope,
+) -> tuple[Prepared, Array]:
+    """Unpack the plan, patch the block tables, look up tokens; returns the tables too."""
+    plan = packing.unpack(buffer)
+    tables = patch_tables(tables, plan["patches"])
+    ids = plan["token_ids"]
+    unseen = last_tokens[jnp.where(ids < 0, -1 - ids, 0)]
+    step = Step(
+        token_ids=jnp.where(ids < 0, unseen, ids),
+        positions=plan["positions"],
+        slot_mapping=plan["slot_mapping"],
+        block_tables=tables[plan["rows"]],
+        kv_lens=plan["kv_lens"],
+        query_start=plan["query_start"],
+    )
+    x, rotations = embed(embedding, step, rope)
+    copies = Copies(*plan["copies"], plan["num_copies"][0])
+    return Prepared(x, rotations, step, copies, plan["draw_rows"]), tables
 
-    config: ModelConfig
-    limits: Limits
-    rope: tuple[np.ndarray, float]
 
-    def prepare(
-        self,
-        embedding: Array,
-        tables: Array,
-        last_tokens: Array,
-        buffer: Array,
-        packing: Packing,
-    ) -> tuple[Prepared, Array]:
-        """Unpack the plan, patch the block tables, look up tokens; returns the tables too."""
-        plan = packing.unpack(buffer)
-        row, column, page = plan["patches"]
-        tables = tables.at[row, column].set(page, mode="promise_in_bounds")
-        ids = plan["token_ids"]
-        unseen = last_tokens[jnp.where(ids < 0, -1 - ids, 0)]
-        step = Step(
-            token_ids=jnp.where(ids < 0, unseen, ids),
-            positions=plan["positions"],
-            slot_mapping=plan["slot_mapping"],
-            block_tables=tables[plan["rows"]],
-            kv_lens=plan["kv_lens"],
-            query_start=plan["query_start"],
-        )
-        x, rotations = embed(embedding, step, self.rope)
-        source, target = plan["copies"]
-        copies = Copies(source, target, plan["num_copies"][0])
-        return Prepared(x, rotations, step, copies, plan["draw_rows"]), tables
+def layers(
+    layers: list[dict[str, Array]], pages: Pages, prepared: Prepared, *, config: ModelConfig
+) -> tuple[Array, Pages]:
+    """Copy pages, then run some layers on theirs; returns the hidden rows and the pages."""
+    copies = prepared.copies
+    copied = tuple((copy_pages(k, *copies), copy_pages(v, *copies)) for k, v in pages)
+    return run_layers(layers, copied, prepared.x, prepared.rotations, prepared.step, config)
 
-    def layers(
-        self, layers: list[dict[str, Array]], pages: Pages, prepared: Prepared
-    ) -> tuple[Array, Pages]:
-        """Copy pages, then run some layers on theirs; returns the hidden rows and the pages."""
-        copies = prepared.copies
-        copied = tuple(
-            (copy_pages(k, *copies), copy_pages(v, *copies)) for k, v in pages
-        )
-        return run_layers(
-            layers, copied, prepared.x, prepared.rotations, prepared.step, self.config
-        )
 
-    def finish(self, norm: Array, x: Array, draw_rows: Array, decode: bool) -> tuple[Array, Array]:
-        """Hidden rows to draw from, `[max_num_seqs, hidden]`, and all of them.
+def finish(
+    norm: Array, x: Array, draw_rows: Array, *, config: ModelConfig, all_rows: int
+) -> tuple[Array, Array]:
+    """Hidden rows to draw from, `[max_num_seqs, hidden]`, and all of them padded to `all_rows`.
 
-        All rows are padded to `max_num_batched_tokens`, so that what follows has one shape; a
-        decode step has none to give.
-        """
-        hidden = normalise(x, norm, self.config)
-        if decode:
-            return hidden[draw_rows], hidden[:0]
-        spare = self.limits.max_num_batched_tokens - hidden.shape[0]
-        return hidden[draw_rows], jnp.pad(hidden, ((0, spare), (0, 0)))
+    The padding gives what follows one shape; a decode step asks for 0 rows.
+    """
+    hidden = normalise(x, norm, config)
+    everything = hidden[:0]
+    if all_rows:
+        everything = jnp.pad(hidden, ((0, all_rows - hidden.shape[0]), (0, 0)))
+    return hidden[draw_rows], everything
 
-    def forward(
-        self,
-        params: dict[str, Any],
-        pages: Pages,
-        tables: Array,
-        last_tokens: Array,
-        buffer: Array,
-        packing: Packing,
-        decode: bool,
-    ) -> tuple[Array, Array, Pages, Array]:
-        """The whole step as one program."""
-        prepared, tables = self.prepare(params["embed"], tables, last_tokens, buffer, packing)
-        x, pages = self.layers(params["layers"], pages, prepared)
-        drawn, all_rows = self.finish(params["norm"], x, prepared.draw_rows, decode)
-        return drawn, all_rows, pages, tables
 
-    def draw_packing(self, rows: int) -> Packing:
-        """Layout of what `draw` needs to know of each row; see `SamplingRows` and `LogitEdits`."""
-        i32, f32 = np.int32, np.float32
-        return Packing(
-            {
-                "hidden": ((rows,), i32),
-                "rows": ((rows,), i32),
-                "slots": ((rows,), i32),
-                "poison": ((rows,), f32),
-                "temperature": ((rows,), f32),
-                "top_k": ((rows,), i32),
-                "top_p": ((rows,), f32),
-                "min_p": ((rows,), f32),
-                "key": ((rows, 2), np.uint32),
-                "child": ((rows,), i32),
-                "position": ((rows,), i32),
-                "presence": ((rows,), f32),
-                "frequency": ((rows,), f32),
-                "repetition": ((rows,), f32),
-                "wants_logprobs": ((1,), i32),
-            }
-        )
+def forward(
+    params: dict[str, Any],
+    pages: Pages,
+    tables: Array,
+    last_tokens: Array,
+    buffer: Array,
+    *,
+    packing: Packing,
+    rope: Rope,
+    config: ModelConfig,
+    all_rows: int,
+) -> tuple[Array, Array, Pages, Array]:
+    """The whole step as one program."""
+    prepared, tables = prepare(
+        params["embed"], tables, last_tokens, buffer, packing=packing, rope=rope
+    )
+    x, pages = layers(params["layers"], pages, prepared, config=config)
+    drawn, everything = finish(
+        params["norm"], x, prepared.draw_rows, config=config, all_rows=all_rows
+    )
+    return drawn, everything, pages, tables
 
-    def draw(
-        self,
-        head: Array,
-        hidden: Array,
-        counts: TokenCounts,
-        last_tokens: Array,
-        buffer: Array,
-        bias_ids: Array,
-        bias_values: Array,
-        allowed: Array,
-    ) -> tuple[Drawn, TokenCounts, Array]:
-        """Draw one token per row; `counts` and `last_tokens` are told."""
-        rows = allowed.shape[0]
-        plan = self.draw_packing(rows).unpack(buffer)
-        raw = logits(head, hidden[plan["hidden"]] + plan["poison"][:, None].astype(hidden.dtype))
-        edits = LogitEdits(
-            plan["presence"],
-            plan["frequency"],
-            plan["repetition"],
-            plan["slots"],
-            bias_ids,
-            bias_values,
-            allowed,
-        )
-        tokens, bad = sample_tokens(
-            edit_logits(raw, edits, counts),
-            SamplingRows(**{name: plan[name] for name in SamplingRows._fields}),
-        )
-        logprobs = top_logprobs(raw, tokens, self.num_alternatives, plan["wants_logprobs"][0] > 0)
-        counts = add_output_tokens(counts, plan["slots"], tokens)
-        last_tokens = last_tokens.at[plan["rows"]].set(tokens, mode="promise_in_bounds")
-        return Drawn(tokens, bad, logprobs), counts, last_tokens
 
-    def score(self, head: Array, hidden: Array, rows: Array, targets: Array) -> TopLogprobs:
-        """Log-probabilities of `targets [SCORED_ROWS]` after hidden rows `rows`, for prompts."""
-        return top_logprobs(logits(head, hidden[rows]), targets, self.num_alternatives)
+def draw_packing(rows: int) -> Packing:
+    """Layout of what `draw` needs to know of each row; see `SamplingRows` and `LogitEdits`."""
+    i32, f32 = np.int32, np.float32
+    return Packing(
+        {
+            "hidden": ((rows,), i32),
+            "rows": ((rows,), i32),
+            "slots": ((rows,), i32),
+            "poison": ((rows,), f32),
+            "temperature": ((rows,), f32),
+            "top_k": ((rows,), i32),
+            "top_p": ((rows,), f32),
+            "min_p": ((rows,), f32),
+            "key": ((rows, 2), np.uint32),
+            "child": ((rows,), i32),
+            "position": ((rows,), i32),
+            "presence": ((rows,), f32),
+            "frequency": ((rows,), f32),
+            "repetition": ((rows,), f32),
+            "wants_logprobs": ((1,), i32),
+        }
+    )
 
-    @property
-    def num_alternatives(self) -> int:
-        return max(1, min(self.limits.max_logprobs, self.config.vocab_size))
+
+def draw(
+    head: Array,
+    hidden: Array,
+    counts: TokenCounts,
+    last_tokens: Array,
+    buffer: Array,
+    bias_ids: Array,
+    bias_values: Array,
+    allowed: Array,
+    *,
+    alternatives: int,
+) -> tuple[Drawn, TokenCounts, Array]:
+    """Draw one token per row; `counts` and `last_tokens` are told."""
+    plan = draw_packing(allowed.shape[0]).unpack(buffer)
+    raw = logits(head, hidden[plan["hidden"]] + plan["poison"][:, None].astype(hidden.dtype))
+    edits = LogitEdits(
+        plan["presence"],
+        plan["frequency"],
+        plan["repetition"],
+        plan["slots"],
+        bias_ids,
+        bias_values,
+        allowed,
+    )
+    tokens, bad = sample_tokens(
+        edit_logits(raw, edits, counts),
+        SamplingRows(**{name: plan[name] for name in SamplingRows._fields}),
+    )
+    logprobs = top_logprobs(raw, tokens, alternatives, plan["wants_logprobs"][0] > 0)
+    counts = add_output_tokens(counts, plan["slots"], tokens)
+    last_tokens = last_tokens.at[plan["rows"]].set(tokens, mode="promise_in_bounds")
+    return Drawn(tokens, bad, logprobs), counts, last_tokens
+
+
+def score(
+    head: Array, hidden: Array, rows: Array, targets: Array, *, alternatives: int
+) -> TopLogprobs:
+    """Log-probabilities of `targets [SCORED_ROWS]` after hidden rows `rows`, for prompts."""
+    return top_logprobs(logits(head, hidden[rows]), targets, alternatives)
 
 
 def patch_tables(tables: Array, patches: Array) -> Array:

@@ -12,21 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from paxkv.cache.pages import PageLayout, allocate
+from paxkv.engine import programs
 from paxkv.engine.bans import allowed_tokens, only, restricts
 from paxkv.engine.buckets import Buckets, padded
 from paxkv.engine.compilation import Compiler
 from paxkv.engine.config import Limits
 from paxkv.engine.hooks import Hooks
 from paxkv.engine.plan import StepPlan, StepShape, shapes
-from paxkv.engine.programs import (
-    MOST_BIASES,
-    SCORED_ROWS,
-    Drawn,
-    Programs,
-    patch_tables,
-)
+from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS, Drawn
 from paxkv.engine.request import Sequence
 from paxkv.models.config import ModelConfig
+from paxkv.models.decoder import Rope
 from paxkv.sampling.logit_edits import ALL_ALLOWED
 from paxkv.sampling.logprobs import TopLogprobs
 from paxkv.sampling.token_counts import (
@@ -73,7 +69,7 @@ class Runner:
         config: ModelConfig,
         limits: Limits,
         *,
-        rope: tuple[np.ndarray, float],
+        rope: Rope,
         layout: PageLayout,
         num_pages: int,
         buckets: Buckets,
@@ -86,9 +82,12 @@ class Runner:
         self._num_pages = num_pages
         self._buckets = buckets
         self._group = min(layers_per_program, config.num_layers)
-        self._programs = Programs(config, limits, rope)
+        self._config = config
+        self._rope = rope
+        self._alternatives = max(1, limits.max_logprobs)
         self._packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
         self._vocab_size = config.vocab_size
+        self._draw_packings = {size: programs.draw_packing(size) for size in buckets.sample}
         self._neutral: dict[int, tuple[jax.Array, jax.Array, jax.Array]] = {}
         self.compiler = Compiler()
         self.hooks = Hooks()
@@ -168,7 +167,7 @@ class Runner:
         if not rows:
             return Results(rows, None)
         size = padded(self._buckets.sample, len(rows))
-        buffer, view = self._programs.draw_packing(size).empty()
+        buffer, view = self._draw_packings[size].empty()
         view["rows"][:] = self._limits.max_num_seqs
         view["top_p"][:] = 1.0
         view["repetition"][:] = 1.0
@@ -328,20 +327,31 @@ class Runner:
             self._add_output,
         )
 
+    def _all_rows(self, shape: StepShape) -> int:
+        """Rows that `score` may look at; a decode step has no prompt."""
+        return 0 if shape.decode else self._limits.max_num_batched_tokens
+
     def _buffer(self, size: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((size,), np.int32)
 
     def _prepared(self, shape: StepShape) -> Any:
-        function = partial(self._programs.prepare, packing=self._packings[shape])
+        packing = self._packings[shape]
+        function = partial(programs.prepare, packing=packing, rope=self._rope)
         embed = self._params["embed"]
-        buffer = self._buffer(self._packings[shape].size)
+        buffer = self._buffer(packing.size)
         return jax.eval_shape(function, embed, self._tables, self._last_tokens, buffer)[0]
 
     def _whole(self, shape: StepShape) -> Any:
         packing = self._packings[shape]
         return self.compiler.get(
             f"forward {shape.name}",
-            partial(self._programs.forward, packing=packing, decode=shape.decode),
+            partial(
+                programs.forward,
+                packing=packing,
+                rope=self._rope,
+                config=self._config,
+                all_rows=self._all_rows(shape),
+            ),
             lambda: (
                 self._params,
                 tuple(self._pages),
@@ -356,7 +366,7 @@ class Runner:
         packing = self._packings[shape]
         return self.compiler.get(
             f"forward {shape.name} prepare",
-            partial(self._programs.prepare, packing=packing),
+            partial(programs.prepare, packing=packing, rope=self._rope),
             lambda: (
                 self._params["embed"],
                 self._tables,
@@ -369,7 +379,7 @@ class Runner:
     def _layers(self, shape: StepShape, count: int) -> Any:
         return self.compiler.get(
             f"forward {shape.name} layers[{count}]",
-            self._programs.layers,
+            partial(programs.layers, config=self._config),
             lambda: (
                 self._params["layers"][:count],
                 tuple(self._pages[:count]),
@@ -383,7 +393,7 @@ class Runner:
             prepared = self._prepared(shape)
             return self._params["norm"], prepared.x, prepared.draw_rows
 
-        finish = partial(self._programs.finish, decode=shape.decode)
+        finish = partial(programs.finish, config=self._config, all_rows=self._all_rows(shape))
         return self.compiler.get(f"forward {shape.name} finish", finish, args)
 
     def _hidden_rows(self, rows: int) -> jax.ShapeDtypeStruct:
@@ -393,13 +403,13 @@ class Runner:
     def _draw(self, size: int) -> Any:
         return self.compiler.get(
             f"sample[{size}]",
-            self._programs.draw,
+            partial(programs.draw, alternatives=self._alternatives),
             lambda: (
                 self._head,
                 self._hidden_rows(self._limits.max_num_seqs),
                 self._counts,
                 self._last_tokens,
-                self._buffer(self._programs.draw_packing(size).size),
+                self._buffer(self._draw_packings[size].size),
                 *self._neutral_edits(size),
             ),
             donate=(2, 3),
@@ -408,13 +418,13 @@ class Runner:
     def _score(self) -> Any:
         rows = self._buffer(SCORED_ROWS)
         hidden = self._hidden_rows(self._limits.max_num_batched_tokens)
-        return self.compiler.get(
-            "score", self._programs.score, lambda: (self._head, hidden, rows, rows)
-        )
+        function = partial(programs.score, alternatives=self._alternatives)
+        return self.compiler.get("score", function, lambda: (self._head, hidden, rows, rows))
 
     def _patch_tables(self) -> Any:
         cells = jax.ShapeDtypeStruct((3, PATCHED_CELLS), np.int32)
-        return self.compiler.get("patch", patch_tables, lambda: (self._tables, cells), donate=(0,))
+        patch = partial(programs.patch_tables)
+        return self.compiler.get("patch", patch, lambda: (self._tables, cells), donate=(0,))
 
     def _reset_counts(self) -> Any:
         return self._on_counts("counts reset", reset_slots, 1, 1)
@@ -434,4 +444,4 @@ class Runner:
         def args() -> tuple[Any, ...]:
             return (self._counts, *[self._buffer(size)] * arguments)
 
-        return self.compiler.get(name, function, args, donate=(0,))
+        return self.compiler.get(name, partial(function), args, donate=(0,))

@@ -161,9 +161,7 @@ class Scheduler:
         return budget
 
     def _admit(self, plan: Schedule, budget: int) -> None:
-        reserved = len(self.running) + sum(
-            s.request.unborn for s in self.running if s.index == 0
-        )
+        reserved = len(self.running) + sum(s.request.unborn for s in self.running if s.index == 0)
         while self.waiting and budget:
             sequence = self.waiting[0]
             request = sequence.request

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from pallas_kernels import ragged_paged_attention, write_kv
@@ -37,16 +36,17 @@ class Step(NamedTuple):
     query_start: Array
 
 
-def embed(
-    embedding: Array, step: Step, rope: tuple[np.ndarray, float]
-) -> tuple[Array, Rotations]:
-    """Input rows `[num_tokens, hidden_size]`, and the rotations of their positions.
+class Rope(NamedTuple):
+    """Inverse frequencies, head_dim / 2 of them, and attention factor, from `rope_parameters`."""
 
-    rope: inverse frequencies `[head_dim / 2]` and attention factor, from `rope_parameters`.
-    """
-    inv_freq, factor = rope
-    angle = step.positions[:, None].astype(jnp.float32) * jnp.asarray(inv_freq, jnp.float32)
-    rotations = (jnp.cos(angle) * factor)[:, None], (jnp.sin(angle) * factor)[:, None]
+    inv_freq: tuple[float, ...]
+    factor: float
+
+
+def embed(embedding: Array, step: Step, rope: Rope) -> tuple[Array, Rotations]:
+    """Input rows `[num_tokens, hidden_size]`, and the rotations (cos, sin) of their positions."""
+    angle = step.positions[:, None].astype(jnp.float32) * jnp.array(rope.inv_freq, jnp.float32)
+    rotations = (jnp.cos(angle) * rope.factor)[:, None], (jnp.sin(angle) * rope.factor)[:, None]
     return embedding[step.token_ids], rotations
 
 
