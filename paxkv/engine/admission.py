@@ -11,6 +11,7 @@ import numpy as np
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
+from paxkv.sampling.allowed_tokens import AllowedTokens, bad_word_sequences
 from paxkv.sampling.params import SamplingParams
 from paxkv.text.detokenizer import needs_context
 from paxkv.text.stop import StopRules
@@ -63,6 +64,10 @@ class Admitter:
             )
         room = self._limits.max_model_len - len(ids)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        rules = self._rules(params, max_tokens)
+        allowed = AllowedTokens(
+            params, self._config.vocab_size, rules.end_ids, self._bad_words(params)
+        )
         self._made += 1
         return Request(
             request_id=request_id if request_id is not None else str(self._made - 1),
@@ -71,11 +76,11 @@ class Admitter:
             params=params,
             seed=self._seed(params),
             max_tokens=max_tokens,
-            rules=self._rules(params, max_tokens),
+            rules=rules,
+            allowed=allowed,
             vocab_size=self._config.vocab_size,
             tokenizer=self._tokenizer,
             detokenizer_context=self._needs_context,
-            bad_words=self._bad_words(params),
             cache_salt=cache_salt,
         )
 
@@ -164,16 +169,10 @@ class Admitter:
             max_tokens=max_tokens,
         )
 
-    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        """Each word as it is written at the start of a text and behind a space."""
+    def _bad_words(self, params: SamplingParams) -> list[tuple[int, ...]]:
         if not params.bad_words:
-            return ()
+            return []
         if self._tokenizer is None:
             raise ValueError(f"bad_words={list(params.bad_words)!r} needs a tokenizer")
-        spellings = []
-        for word in params.bad_words:
-            for text in (word, " " + word.lstrip()):
-                ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
-                if ids and ids not in spellings:
-                    spellings.append(ids)
-        return tuple(spellings)
+        encode = self._tokenizer.encode
+        return bad_word_sequences(params.bad_words, lambda text: encode(text, False))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 MOST_DECODE = 8
 MOST_MIXED = 4
+MOST_SAMPLE = 8
 SMALLEST_MIXED = 16
 
 
@@ -15,7 +16,7 @@ class Buckets:
     """Sizes of the programs, ascending; the last of each is the limit itself.
 
     decode: sequences of a step in which each advances by one token. mixed: tokens of any other
-    step, which has room for every sequence. sample: rows drawn. At most 8, 4 and 8.
+    step, which has room for every sequence. sample: rows drawn. At most 8 each.
     """
 
     decode: tuple[int, ...]
@@ -25,7 +26,7 @@ class Buckets:
     @classmethod
     def choose(cls, max_num_seqs: int, max_num_batched_tokens: int) -> Buckets:
         decode = _decode(max_num_seqs)
-        return cls(decode, _mixed(max_num_batched_tokens), decode)
+        return cls(decode, _mixed(max_num_batched_tokens), _sample(max_num_seqs))
 
     @classmethod
     def single(cls, max_num_seqs: int, max_num_batched_tokens: int) -> Buckets:
@@ -46,6 +47,14 @@ def _decode(limit: int) -> tuple[int, ...]:
     while len(sizes) > MOST_DECODE:
         sizes.remove(sorted(sizes)[1])
     return tuple(sorted(sizes))
+
+
+def _sample(limit: int) -> tuple[int, ...]:
+    """The limit and halves of it down to 32, then quarters: few, for they are slow to compile."""
+    sizes = [limit]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] // (2 if sizes[-1] > 32 else 4) or 1)
+    return tuple(reversed(sizes[:MOST_SAMPLE]))
 
 
 def _mixed(limit: int) -> tuple[int, ...]:

@@ -149,7 +149,7 @@ class Engine:
         now = time.monotonic()
         for place, row in enumerate(results.rows):
             sequence = row.sequence
-            sequence.in_flight = False
+            sequence.in_flight -= 1
             if sequence.decision is not None:
                 continue
             if bad[place]:
@@ -263,7 +263,6 @@ class Engine:
         self._flight = None
         if flight is not None:
             for row in flight.results.rows:
-                row.sequence.in_flight = False
                 affected[id(row.sequence.request)] = row.sequence.request
         for request in affected.values():
             if not request.finished:

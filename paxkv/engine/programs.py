@@ -26,9 +26,10 @@ from paxkv.models.decoder import (
     normalise,
     run_layers,
 )
-from paxkv.sampling.logit_edits import LogitEdits, edit_logits
+from paxkv.sampling.logit_edits import LogitEdits
 from paxkv.sampling.logprobs import TopLogprobs, top_logprobs
-from paxkv.sampling.sampler import SamplingRows, sample_tokens
+from paxkv.sampling.sample import SampleResult, sample
+from paxkv.sampling.sampler import SamplingRows
 from paxkv.sampling.token_counts import TokenCounts, add_output_tokens
 
 Array = jax.Array
@@ -53,14 +54,6 @@ class Prepared(NamedTuple):
     step: Step
     copies: Copies
     draw_rows: Array
-
-
-class Drawn(NamedTuple):
-    """Results of `draw`, `[R]` and `[R, k]`."""
-
-    tokens: Array
-    bad: Array
-    logprobs: TopLogprobs
 
 
 def prepare(
@@ -171,7 +164,7 @@ def draw(
     allowed: Array,
     *,
     alternatives: int,
-) -> tuple[Drawn, TokenCounts, Array]:
+) -> tuple[SampleResult, TokenCounts, Array]:
     """Draw one token per row; `counts` and `last_tokens` are told."""
     plan = draw_packing(allowed.shape[0]).unpack(buffer)
     raw = logits(head, hidden[plan["hidden"]] + plan["poison"][:, None].astype(hidden.dtype))
@@ -184,14 +177,11 @@ def draw(
         bias_values,
         allowed,
     )
-    tokens, bad = sample_tokens(
-        edit_logits(raw, edits, counts),
-        SamplingRows(**{name: plan[name] for name in SamplingRows._fields}),
-    )
-    logprobs = top_logprobs(raw, tokens, alternatives, plan["wants_logprobs"][0] > 0)
-    counts = add_output_tokens(counts, plan["slots"], tokens)
-    last_tokens = last_tokens.at[plan["rows"]].set(tokens, mode="promise_in_bounds")
-    return Drawn(tokens, bad, logprobs), counts, last_tokens
+    rows = SamplingRows(**{name: plan[name] for name in SamplingRows._fields})
+    drawn = sample(raw, rows, edits, counts, alternatives, plan["wants_logprobs"][0] > 0)
+    counts = add_output_tokens(counts, plan["slots"], drawn.tokens)
+    last_tokens = last_tokens.at[plan["rows"]].set(drawn.tokens, mode="promise_in_bounds")
+    return drawn, counts, last_tokens
 
 
 def score(

@@ -10,6 +10,7 @@ import numpy as np
 
 from paxkv.memory import HashChain
 from paxkv.outputs import CompletionOutput, RequestOutput, TokenLogprobs
+from paxkv.sampling.allowed_tokens import AllowedTokens
 from paxkv.sampling.keys import split_seed
 from paxkv.sampling.params import SamplingParams
 from paxkv.sampling.sampler import RowSettings, row_settings
@@ -22,8 +23,7 @@ from paxkv.text.tokenizer import Tokenizer
 class Request:
     """What was asked for, and what is known of the answer.
 
-    seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied.
-    bad_words: token ids of each way a word can be written. first_scheduled, first_token, finished:
+    seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied. first_scheduled, first_token, finished:
     seconds of `time.monotonic`, like arrival_time.
     """
 
@@ -35,9 +35,9 @@ class Request:
     max_tokens: int
     rules: StopRules
     vocab_size: int
+    allowed: AllowedTokens
     tokenizer: Tokenizer | None = None
     detokenizer_context: bool = False
-    bad_words: tuple[tuple[int, ...], ...] = ()
     cache_salt: str | None = None
     arrival: int = 0
     arrival_time: float = field(default_factory=time.monotonic)
@@ -133,7 +133,7 @@ class Sequence:
         token_ids: prompt and committed output.
         num_computed: tokens whose keys and values are in the pages once the steps issued so far
             have run.
-        in_flight: a token has been drawn on device that the host has not seen.
+        in_flight: tokens drawn on device, or about to be, that the host has not seen.
         row: of the block table and every other per-sequence array, None while not running.
     """
 
@@ -158,7 +158,7 @@ class Sequence:
         self.token_ids = token_ids
         self.num_computed = 0
         self.num_resumed = 0
-        self.in_flight = False
+        self.in_flight = 0
         self.row: int | None = None
         self.chain: HashChain | None = None
         self.decision: StopDecision | None = None
@@ -177,12 +177,12 @@ class Sequence:
 
     @property
     def num_remaining(self) -> int:
-        """Tokens to compute before the next one can be drawn, the one in flight included."""
+        """Tokens to compute before the next one can be drawn, those in flight included."""
         return len(self.token_ids) + self.in_flight - self.num_computed
 
     @property
     def num_output(self) -> int:
-        """Tokens drawn, the one in flight included."""
+        """Tokens drawn, those in flight included."""
         return len(self.token_ids) + self.in_flight - self.request.num_prompt
 
     @property

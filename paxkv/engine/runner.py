@@ -13,18 +13,18 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout, allocate
 from paxkv.engine import programs
-from paxkv.engine.bans import allowed_tokens, only, restricts
 from paxkv.engine.buckets import Buckets, padded
 from paxkv.engine.compilation import Compiler
 from paxkv.engine.config import Limits
 from paxkv.engine.hooks import Hooks
 from paxkv.engine.plan import StepPlan, StepShape, shapes
-from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS, Drawn
+from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
 from paxkv.engine.request import Sequence
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.sampling.logit_edits import ALL_ALLOWED
 from paxkv.sampling.logprobs import TopLogprobs
+from paxkv.sampling.sample import SampleResult
 from paxkv.sampling.token_counts import (
     TokenCounts,
     add_output_tokens,
@@ -51,7 +51,7 @@ class Results:
     """What `draw` left on device for `rows`; reading it waits for the device."""
 
     rows: list[Row]
-    drawn: Drawn | None
+    drawn: SampleResult | None
 
     def tokens(self) -> list[int]:
         return [] if self.drawn is None else np.asarray(self.drawn.tokens).tolist()
@@ -190,7 +190,7 @@ class Runner:
                 bias = request.params.logit_bias
                 ids[place, : len(bias)] = list(bias)
                 values[place, : len(bias)] = list(bias.values())  # type: ignore[index]
-            if restricts(request) or self.hooks.logits is not None:
+            if request.allowed.needed or self.hooks.logits is not None:
                 bits = self._allowed(view, place, sequence)
                 if bits is not None:
                     if allowed is None:
@@ -284,8 +284,10 @@ class Runner:
             if isinstance(wish, float):
                 view["poison"][place] = wish
             elif wish is not None:
-                return only(wish, self._vocab_size)
-        return allowed_tokens(sequence)
+                bits = np.zeros(-(-self._vocab_size // 32), np.uint32)
+                bits[wish // 32] = 1 << wish % 32
+                return bits
+        return sequence.request.allowed.row(sequence.output_token_ids)
 
     def _neutral_edits(self, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         if size not in self._neutral:

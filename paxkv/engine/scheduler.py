@@ -207,7 +207,7 @@ class Scheduler:
         place = len(plan.advances) - 1
         family = [sequence, *self._fork(sequence, plan)]
         for member in family:
-            member.in_flight = True
+            member.in_flight += 1
             plan.draws.append(Draw(member, place))
 
     def _fork(self, parent: Sequence, plan: Schedule) -> list[Sequence]:
