@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, median
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,7 +27,6 @@ from paxkv.engine.admission import Admitter
 from paxkv.engine.assembly import assemble
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.engine import Engine
-from paxkv.engine.programs import Drawn
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.params import SamplingParams
 
@@ -66,7 +66,7 @@ class StubCompiler:
             return lambda params, pages, tables, last, buffer: (None, None, pages, tables)
         if name.startswith("sample"):
             size = int(name[len("sample[") : -1])
-            drawn = Drawn(np.full(size, TOKEN), np.zeros(size, bool), None)  # type: ignore[arg-type]
+            drawn = SimpleNamespace(tokens=np.full(size, TOKEN), bad=np.zeros(size, bool))
             return lambda head, hidden, counts, last, *_: (drawn, counts, last)
         return lambda state, *_: state
 

@@ -12,11 +12,12 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "host_time.py"
 
 def test_every_request_advances_in_every_step(tmp_path):
     out = tmp_path / "out.json"
-    flags = "--running 3 --steps 6 --kinds greedy penalised --json"
+    # More prompts than one step takes in, so that requests start at different steps.
+    flags = "--running 20 --steps 6 --kinds greedy penalised --json"
     command = [sys.executable, str(SCRIPT), *flags.split(), str(out)]
     subprocess.run(command, check=True, timeout=120)
     results = json.loads(out.read_text())["results"]
-    assert [(r["running"], r["kind"]) for r in results] == [(3, "greedy"), (3, "penalised")]
+    assert [(r["running"], r["kind"]) for r in results] == [(20, "greedy"), (20, "penalised")]
     for result in results:
         parts = result["mean_seconds_by_part"]
         assert all(seconds > 0 for seconds in parts.values())
