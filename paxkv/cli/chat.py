@@ -91,9 +91,7 @@ class Conversation:
         self._messages.append({"role": "user", "content": text})
         try:
             ids = self._llm.get_tokenizer().apply_chat_template(self._messages)
-            answer = print_stream(
-                self._llm.stream({"prompt_token_ids": ids}, self._params), keep_interrupt=True
-            )
+            answer = print_stream(self._llm.stream({"prompt_token_ids": ids}, self._params))
         except ValueError as error:
             # A conversation too long for the model: the question is taken back, the rest stands.
             self._messages.pop()

@@ -61,6 +61,8 @@ def _stream_one(llm: LLM, request: Any, params: SamplingParams, quiet: bool) -> 
     from paxkv.cli.text_stream import print_stream
 
     answer = print_stream(llm.stream(request, params))
+    if answer.interrupted:
+        raise KeyboardInterrupt
     if not quiet:
         print(answer.describe(), file=sys.stderr)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
+from paxkv.cli.interrupt import Interrupt
 from paxkv.outputs import RequestOutput
 
 
@@ -37,37 +38,32 @@ class StreamedAnswer:
         )
 
 
-def print_stream(
-    outputs: Iterable[RequestOutput], out: TextIO | None = None, keep_interrupt: bool = False
-) -> StreamedAnswer:
-    """Print each output's new text; ends the line.
+def print_stream(outputs: Iterator[RequestOutput], out: TextIO | None = None) -> StreamedAnswer:
+    """Print each output's new text as it comes, and end the line. Ctrl-C stops it early.
 
     Args:
-        outputs: what `LLM.stream` yields, each with the text so far.
+        outputs: what `LLM.stream` returns; each holds the text so far. Closed when this returns.
         out: where to, by default standard output.
-        keep_interrupt: return what came when Ctrl-C is pressed, in place of raising.
     """
     out = out or sys.stdout
     start = time.perf_counter()
     first: float | None = None
-    text, num_tokens, interrupted = "", 0, False
-    try:
-        for output in outputs:
-            completion = output.outputs[0]
-            first = first or time.perf_counter()
-            out.write(completion.text[len(text) :])
+    text, num_tokens = "", 0
+    with Interrupt() as interrupt:
+        try:
+            for output in outputs:
+                completion = output.outputs[0]
+                first = first or time.perf_counter()
+                out.write(completion.text[len(text) :])
+                out.flush()
+                text, num_tokens = completion.text, len(completion.token_ids)
+                if interrupt.pressed:
+                    break
+        finally:
+            if isinstance(outputs, Generator):
+                outputs.close()
+            if text and not text.endswith("\n"):
+                out.write("\n")
             out.flush()
-            text, num_tokens = completion.text, len(completion.token_ids)
-    except KeyboardInterrupt:
-        if not keep_interrupt:
-            raise
-        interrupted = True
-    finally:
-        close = getattr(outputs, "close", None)
-        if close is not None:
-            close()
-        if not text.endswith("\n"):
-            out.write("\n")
-        out.flush()
     end = time.perf_counter()
-    return StreamedAnswer(text, num_tokens, (first or end) - start, end - start, interrupted)
+    return StreamedAnswer(text, num_tokens, (first or end) - start, end - start, interrupt.pressed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import types
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ class FakeLLM:
 
     Attributes:
         longest_prompt: a longer one is refused, in tokens.
-        interrupt_after: raise KeyboardInterrupt after so many tokens, as Ctrl-C does.
+        interrupt_after: Ctrl-C is pressed after so many tokens.
         closed: streams that were closed before their end.
     """
 
@@ -63,7 +64,7 @@ class FakeLLM:
         try:
             for count in range(1, len(words) + 1):
                 if self.interrupt_after == count - 1:
-                    raise KeyboardInterrupt
+                    signal.raise_signal(signal.SIGINT)
                 yield _output(" ".join(words[:count]), count, count == len(words))
         except GeneratorExit:
             self.closed += 1

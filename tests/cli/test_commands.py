@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 
 import pytest
 from fake_llm import FakeLLM, llm_class  # noqa: F401
 
+from paxkv.cli.interrupt import Interrupt
 from paxkv.cli.main import main
 
 
@@ -158,8 +160,9 @@ def test_ctrl_c_in_generate_exits_with_130(llm_class, capsys):  # noqa: F811
     llm_class.interrupt_after = 2
     assert main(["generate", "--model", "m", "hi"]) == 130
     out, err = capsys.readouterr()
-    assert out == "paging is\n"
+    assert out == "paging is a\n"
     assert err == "interrupted\n"
+    assert asked().closed == 1
 
 
 def test_chat_remembers_until_reset(monkeypatch, capsys):
@@ -184,7 +187,18 @@ def test_chat_keeps_what_came_before_ctrl_c(llm_class, monkeypatch, capsys):  # 
     type_lines(monkeypatch, "hello", "go on")
     assert main(["chat", "--model", "m"]) == 0
     assert "stopped" in capsys.readouterr().err
-    assert asked().tokenizer.last_messages[1] == {"role": "assistant", "content": "paging is"}
+    assert asked().tokenizer.last_messages[1] == {
+        "role": "assistant",
+        "content": "paging is a",
+    }
+    assert asked().closed == 2
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    with pytest.raises(KeyboardInterrupt), Interrupt():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_chat_takes_back_a_question_that_does_not_fit(llm_class, monkeypatch, capsys):  # noqa: F811
