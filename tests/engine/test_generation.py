@@ -120,7 +120,7 @@ def test_prefix_hits_in_the_step_that_fills_the_block() -> None:
 
 
 def test_steady_traffic_compiles_nothing() -> None:
-    tiny = Tiny(max_num_seqs=7, max_num_batched_tokens=33)
+    tiny = Tiny(max_num_seqs=7, max_num_batched_tokens=33, enforce_eager=False)
     before = tiny.engine.stats().compiled_programs
     for length in (1, 2, 3, 4, 5, 32, 33, 34, 100):
         tiny.tokens(ids(length), greedy(3))
