@@ -90,29 +90,34 @@ class Engine:
         start = time.perf_counter()
         schedule = self.scheduler.schedule(uncommitted=self._flight is not None)
         flight, self._flight = self._flight, None
-        if schedule is None:
-            self._commit(flight)
-        else:
+        try:
             self._run(schedule, flight)
+        except BaseException as error:
+            self._recover(schedule, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._close_finished()
+            self._host_seconds += time.perf_counter() - start
+        return list(self._changed.values())
+
+    def _run(self, schedule: Schedule | None, flight: Flight | None) -> None:
+        try:
+            if schedule is not None:
+                self._launch(schedule)
+        finally:
+            self._commit(flight)
+        if schedule is not None:
+            self._flight = self._draw(schedule)
+
+    def _close_finished(self) -> None:
+        for sequence in self.scheduler.outgrown:
+            self._note(sequence.request)
+        self.scheduler.outgrown.clear()
         for request in self._changed.values():
             if request.finished and request.finished_time is None:
                 request.finished_time = time.monotonic()
                 self._requests.pop(request.request_id, None)
-        self._host_seconds += time.perf_counter() - start
-        return list(self._changed.values())
-
-    def _run(self, schedule: Schedule, flight: Flight | None) -> None:
-        try:
-            self._launch(schedule)
-        except Exception as error:
-            self._commit(flight)
-            self._recover(schedule, None, error)
-            return
-        try:
-            self._commit(flight)
-            self._flight = self._draw(schedule)
-        except Exception as error:
-            self._recover(schedule, flight, error)
 
     def _launch(self, schedule: Schedule) -> None:
         now = time.monotonic()
@@ -252,18 +257,19 @@ class Engine:
     def _note(self, request: Request) -> None:
         self._changed[request.request_id] = request
 
-    def _recover(self, schedule: Schedule, flight: Flight | None, error: Exception) -> None:
+    def _recover(self, schedule: Schedule | None, error: BaseException) -> None:
         """A step failed: its requests end with an error, everybody else goes on.
 
-        Cached blocks may have been promised by this step, so none is believed any more; if the
-        pages were donated to the failed step, they are made anew and the rest is recomputed.
+        So do those whose draw can no longer be read. Cached blocks may have been promised by this
+        step, so none is believed any more; if the pages were donated to the failed step, they are
+        made anew and the rest is recomputed.
         """
-        logger.exception("step %d failed", self.num_steps)
-        affected = {id(a.sequence.request): a.sequence.request for a in schedule.advances}
+        logger.error("step %d failed", self.num_steps, exc_info=error)
         self._flight = None
-        if flight is not None:
-            for row in flight.results.rows:
-                affected[id(row.sequence.request)] = row.sequence.request
+        lost = [sequence for sequence in self.scheduler.running if sequence.in_flight]
+        if schedule is not None:
+            lost += [advance.sequence for advance in schedule.advances]
+        affected = {id(sequence.request): sequence.request for sequence in lost}
         for request in affected.values():
             if not request.finished:
                 self._fail(request, f"the step failed: {type(error).__name__}: {error}")

@@ -58,6 +58,9 @@ class Scheduler:
     Decoding goes first, so that every running sequence advances in every step; prompts share what
     is left of `max_num_batched_tokens`. The waiting are admitted strictly in order. When pages
     run out, the sequence of the last rank is preempted and computed again later.
+
+    outgrown: sequences that ended because the whole cache holds no more of them; to be cleared by
+        whoever reads it.
     """
 
     def __init__(self, limits: Limits, memory: BlockManager) -> None:
@@ -65,6 +68,7 @@ class Scheduler:
         self._memory = memory
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
+        self.outgrown: list[Sequence] = []
         self.num_preemptions = 0
 
     def add(self, request: Request) -> None:
@@ -110,9 +114,15 @@ class Scheduler:
             self._leave(self.waiting, sequence)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take a running sequence's pages; it is computed again, output so far included."""
+        """Take a running sequence's pages; it is computed again, output so far included.
+
+        One that would not fit into an empty cache any more (it shared pages) ends instead.
+        """
         assert sequence.row is not None
         assert not sequence.in_flight
+        if len(sequence.token_ids) > self._memory.max_tokens_per_row:
+            self._outgrow(sequence)
+            return
         self._memory.free(sequence.row)
         sequence.row = None
         sequence.num_computed = 0
@@ -230,8 +240,12 @@ class Scheduler:
         if len(self.running) > 1:
             self.preempt(last)
         else:
-            last.end("length")
-            self.finish(last)
+            self._outgrow(last)
+
+    def _outgrow(self, sequence: Sequence) -> None:
+        sequence.end("length")
+        self.finish(sequence)
+        self.outgrown.append(sequence)
 
     @staticmethod
     def _leave(queue: list[Sequence], sequence: Sequence) -> None:
