@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from paxkv.cli import bench_block_size, bench_paging, bench_prefix
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 
-SUMMARY = "measure throughput on a workload file"
+SUMMARY = "measure throughput, block sizes, and what paging and prefix caching save"
+KINDS = {"paging": bench_paging, "prefix": bench_prefix, "block-size": bench_block_size}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     throughput.add_argument("--json", type=Path, metavar="OUT", help="write all figures here")
     add_engine_flags(throughput)
+    for name, module in KINDS.items():
+        kind = kinds.add_parser(
+            name, help=module.SUMMARY, description=module.SUMMARY, allow_abbrev=False
+        )
+        module.add_arguments(kind)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.kind in KINDS:
+        return KINDS[args.kind].run(args)
     from paxkv.bench.throughput import ThroughputJob, run_throughput
 
     engines = ["paxkv", "hf_generate", "hf_continuous"] if args.compare == "hf" else ["paxkv"]

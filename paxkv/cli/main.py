@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from paxkv.cli import bench, chat, generate, pull
+from paxkv.cli import bench, chat, generate, plan, pull
 
-COMMANDS = {"pull": pull, "generate": generate, "chat": chat, "bench": bench}
+COMMANDS = {"pull": pull, "generate": generate, "chat": chat, "bench": bench, "plan": plan}
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130

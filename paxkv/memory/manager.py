@@ -21,7 +21,7 @@ from paxkv.memory.answers import Admission, Growth, OutOfBlocks
 from paxkv.memory.growth import GrowthPlan, plan_growth
 from paxkv.memory.lru import Int32Array
 from paxkv.memory.prefix import BlockHash, HashChain, Identity, TokenIds, sha256_block_hash
-from paxkv.memory.printing import describe_rows
+from paxkv.memory.printing import describe_rows, rows_as_html
 from paxkv.memory.state import MemoryState
 from paxkv.memory.stats import MemoryStats, Snapshot
 from paxkv.memory.tables import BlockTables, Rows
@@ -466,3 +466,6 @@ class BlockManager:
 
     def __str__(self) -> str:
         return describe_rows(repr(self), self._tables, self._pool)
+
+    def _repr_html_(self) -> str:
+        return rows_as_html(repr(self), self._tables, self._pool)

@@ -1,0 +1,166 @@
+"""`paxkv bench block-size`: the real engine on one workload, once for each block size."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paxkv.bench.figures import FigureTable, require_matplotlib
+from paxkv.bench.paging.occupancy import page_slots
+from paxkv.bench.paxkv_engine import sampling_params
+from paxkv.bench.workload import Workload, WorkloadRequest
+
+BLOCK_SIZES = (4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class BlockSizeRun:
+    """One block size.
+
+    Attributes:
+        seconds: the fastest run. output_tokens: of one run.
+        waste: empty share of the slots of pages in use, mean over all steps.
+        table_bytes: of the block tables, as on the device.
+        num_blocks: pages of the pool. peak_blocks: most in use at once.
+        preemptions: of all runs.
+        compile_seconds: before the first run.
+    """
+
+    block_size: int
+    seconds: float
+    output_tokens: int
+    waste: float
+    table_bytes: int
+    num_blocks: int
+    peak_blocks: int
+    preemptions: int
+    compile_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.output_tokens / self.seconds
+
+
+def synthetic_workload(num_requests: int, longest: int, vocab_size: int) -> Workload:
+    """Prompts and answers of many lengths, `longest` tokens together at most; always the same."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    requests = []
+    for _ in range(num_requests):
+        total = int(random.integers(8, max(9, longest)))
+        prompt = int(random.integers(1, total))
+        ids = random.integers(0, vocab_size, prompt).tolist()
+        requests.append(WorkloadRequest(tuple(ids), max_tokens=total - prompt, ignore_eos=True))
+    return Workload("synthetic", tuple(requests))
+
+
+def measure_block_size(
+    model: str,
+    workload: Workload | int,
+    block_size: int,
+    runs: int,
+    engine_arguments: dict[str, Any],
+) -> BlockSizeRun:
+    """Start an engine and run the workload `runs` times, each with an empty prefix cache.
+
+    workload: requests, or how many to make up.
+    """
+    from paxkv.engine.admission import Admitter
+    from paxkv.llm import LLM
+
+    arguments = engine_arguments | {"block_size": block_size}
+    llm = LLM(model, skip_tokenizer_init=True, **arguments)
+    if isinstance(workload, int):
+        longest = min(512, llm.engine.limits.max_model_len)
+        workload = synthetic_workload(workload, longest, llm.model_config.vocab_size)
+    admitter = Admitter(llm.engine, llm.model_config, None)
+    prompts = [list(request.prompt_token_ids) for request in workload.requests]
+    params = [sampling_params(request) for request in workload.requests]
+    memory = llm.engine.block_manager
+    seconds, output_tokens, peak = [], 0, 0
+    wastes: list[float] = []
+    for _ in range(runs):
+        llm.reset_prefix_cache()
+        requests = admitter.requests(prompts, params)
+        start = time.perf_counter()
+        for request in requests:
+            llm.engine.add(request)
+        while llm.engine.has_work:
+            llm.engine.step()
+            used, held = page_slots(memory)
+            if held:
+                wastes.append(1 - used / held)
+                peak = max(peak, held // block_size)
+        seconds.append(time.perf_counter() - start)
+        output_tokens = sum(len(s.output_token_ids) for r in requests for s in r.sequences)
+    stats = llm.stats()
+    return BlockSizeRun(
+        block_size=block_size,
+        seconds=min(seconds),
+        output_tokens=output_tokens,
+        waste=sum(wastes) / len(wastes),
+        table_bytes=memory.tables.nbytes,
+        num_blocks=memory.num_blocks,
+        peak_blocks=peak,
+        preemptions=stats.preemptions,
+        compile_seconds=stats.compile_seconds,
+    )
+
+
+def block_size_report(runs: list[BlockSizeRun]) -> dict[str, Any]:
+    return {
+        str(run.block_size): asdict(run) | {"tokens_per_second": run.tokens_per_second}
+        for run in runs
+    }
+
+
+def block_size_table(runs: list[BlockSizeRun]) -> FigureTable:
+    return FigureTable(
+        title="The engine by block size",
+        columns=(
+            "block",
+            "output tokens/s",
+            "waste",
+            "table bytes",
+            "pages",
+            "most in use",
+            "preempted",
+            "compiling, s",
+        ),
+        rows=tuple(
+            (
+                str(run.block_size),
+                f"{run.tokens_per_second:.1f}",
+                f"{100 * run.waste:.1f} %",
+                f"{run.table_bytes:,}",
+                f"{run.num_blocks:,}",
+                f"{run.peak_blocks:,}",
+                str(run.preemptions),
+                f"{run.compile_seconds:.1f}",
+            )
+            for run in runs
+        ),
+        bar="output tokens/s",
+        note="waste: empty share of the slots of pages in use, mean over all steps",
+    )
+
+
+def draw_block_sizes(runs: list[BlockSizeRun], path: Path) -> None:
+    """Throughput, waste and table bytes by block size; raises ValueError like `draw_paging`."""
+    canvas = require_matplotlib().Figure(figsize=(12, 3.6), layout="constrained")
+    sizes = [str(run.block_size) for run in runs]
+    panels = (
+        ("output tokens/s", [run.tokens_per_second for run in runs]),
+        ("waste, %", [100 * run.waste for run in runs]),
+        ("table KiB", [run.table_bytes / 1024 for run in runs]),
+    )
+    for axes, (title, values) in zip(canvas.subplots(1, len(panels)), panels):
+        axes.plot(sizes, values, "o-", color="#0072B2")
+        axes.set(title=title, xlabel="block size", ylim=(0, None))
+    try:
+        canvas.savefig(path)
+    except ValueError as error:
+        raise ValueError(f"--plot {path}: {error}") from None

@@ -1,0 +1,91 @@
+"""Figures as tables: for a terminal, for Markdown, and as bars or lines in a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+BAR_WIDTH = 16
+WIDE_TERMINAL = 100
+# Okabe and Ito's colours, told apart with every kind of colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#999999")
+
+
+@dataclass(frozen=True)
+class FigureTable:
+    """A table of texts.
+
+    columns: headings; the first column is aligned left, the others right.
+    bar: heading of a column whose numbers are drawn as bars in a terminal.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    bar: str | None = None
+    note: str = ""
+
+    def print(self, console: Console) -> None:
+        table = Table(title=self.title, title_justify="left")
+        for place, heading in enumerate(self.columns):
+            table.add_column(heading, justify="right" if place else "left")
+        bars = self._bars() if console.width >= WIDE_TERMINAL else []
+        if bars:
+            table.add_column("")
+        for place, row in enumerate(self.rows):
+            table.add_row(*row, *bars[place : place + 1])
+        console.print(table)
+        if self.note:
+            console.print(self.note, highlight=False)
+
+    def markdown(self) -> str:
+        lines = [f"### {self.title}", "", _line(self.columns)]
+        lines.append(_line(["---", *["---:"] * (len(self.columns) - 1)]))
+        lines += [_line(row) for row in self.rows]
+        if self.note:
+            lines += ["", self.note]
+        return "\n".join(lines) + "\n"
+
+    def _bars(self) -> list[str]:
+        if self.bar is None:
+            return []
+        place = self.columns.index(self.bar)
+        values = [_leading_number(row[place]) for row in self.rows]
+        most = max(values, default=0.0) or 1.0
+        return ["█" * max(round(BAR_WIDTH * value / most), value > 0) for value in values]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _leading_number(text: str) -> float:
+    return float(text.split()[0].replace(",", "").rstrip("%×"))
+
+
+def write_markdown(path: Path, heading: str, tables: Sequence[FigureTable]) -> None:
+    path.write_text(
+        f"## {heading}\n\n" + "\n".join(table.markdown() for table in tables), encoding="utf-8"
+    )
+
+
+def require_matplotlib() -> Any:
+    """`matplotlib.figure`, without a display. Raises ValueError saying how to install it."""
+    try:
+        from matplotlib import figure
+    except ImportError:
+        raise ValueError("--plot needs matplotlib: pip install 'paxkv[plot]'") from None
+    return figure
+
+
+def stacked_bars(axes: Any, labels: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
+    """One bar a label, `parts` on top of each other."""
+    base = [0.0] * len(labels)
+    for (name, values), colour in zip(parts.items(), COLOURS):
+        axes.bar(labels, values, bottom=base, label=name, color=colour)
+        base = [below + value for below, value in zip(base, values)]

@@ -1,0 +1,1 @@
+"""`paxkv bench paging`: what paging saves, on traces of lengths and without a model."""

@@ -1,0 +1,63 @@
+"""`paxkv bench paging`: four allocators on one trace."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+SUMMARY = "what paging saves: four allocators on a trace of lengths, simulated"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from paxkv.bench.paging.job import PagingJob
+    from paxkv.cli.dataclass_flags import add_dataclass_flags
+
+    parser.add_argument(
+        "--trace",
+        required=True,
+        metavar="FILE|synthetic",
+        help="JSON lines with prompt_len and output_len, a workload file, or the synthetic mixes",
+    )
+    add_dataclass_flags(parser, PagingJob, "simulation", skip=("trace",))
+    parser.add_argument(
+        "--sharing",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also what sharing saves: parallel sampling, beams, a system prompt",
+    )
+    add_output_flags(parser)
+
+
+def add_output_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures here")
+    parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables here")
+    parser.add_argument(
+        "--plot", type=Path, metavar="OUT", help="draw .svg, .png or .pdf (needs paxkv[plot])"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    from rich.console import Console
+
+    from paxkv.bench.figures import require_matplotlib, write_markdown
+    from paxkv.bench.paging.job import PagingJob, run_paging
+    from paxkv.bench.paging.tables import draw_paging, paging_tables
+    from paxkv.cli.dataclass_flags import given_values
+
+    if args.plot is not None:
+        require_matplotlib()
+    job = PagingJob(**{**given_values(args, PagingJob), "trace": args.trace})
+    report = run_paging(job, sharing=args.sharing)
+    tables = paging_tables(report)
+    console = Console()
+    for table in tables:
+        table.print(console)
+    if args.json is not None:
+        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if args.markdown is not None:
+        write_markdown(args.markdown, "What paging saves, simulated", tables)
+    if args.plot is not None:
+        draw_paging(report, args.plot)
+    return 0
