@@ -158,7 +158,11 @@ class Engine:
             if sequence.decision is not None:
                 continue
             if bad[place]:
-                self._fail(sequence.request, "the model's logits were not finite")
+                self._fail(
+                    sequence.request,
+                    "no token could be drawn: the model's logits were not finite, or bad_words and "
+                    "allowed_token_ids left none",
+                )
                 continue
             request = sequence.request
             if request.first_token is None:

@@ -22,6 +22,7 @@ from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
 from paxkv.engine.request import Sequence
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
+from paxkv.sampling.allowed_tokens import NoTokenAllowed
 from paxkv.sampling.logit_edits import ALL_ALLOWED
 from paxkv.sampling.logprobs import TopLogprobs
 from paxkv.sampling.sample import SampleResult
@@ -287,7 +288,11 @@ class Runner:
                 bits = np.zeros(-(-self._vocab_size // 32), np.uint32)
                 bits[wish // 32] = 1 << wish % 32
                 return bits
-        return sequence.request.allowed.row(sequence.output_token_ids)
+        try:
+            return sequence.request.allowed.row(sequence.output_token_ids)
+        except NoTokenAllowed:
+            # The row comes back as bad, and its request ends alone.
+            return np.zeros(-(-self._vocab_size // 32), np.uint32)
 
     def _neutral_edits(self, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         if size not in self._neutral:
