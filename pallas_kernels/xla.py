@@ -39,7 +39,7 @@ class Config:
     def choose(cls, num_tokens: int, num_seqs: int) -> Config:
         """Heuristic from static shapes alone, so that results never depend on a batch's content."""
         if num_tokens <= num_seqs:
-            return cls(query_tile=1, chunk_tokens=64, items=max(4, min(32, num_tokens)))
+            return cls(query_tile=1, chunk_tokens=64, items=max(8, min(32, 4 * num_tokens)))
         return cls(query_tile=16, chunk_tokens=128, items=8)
 
 

@@ -12,6 +12,7 @@ from paxkv.cache.pages import PageLayout, grid_down, grid_up
 from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import DTYPES, EngineConfig, Limits
 from paxkv.engine.engine import Engine
+from paxkv.engine.host_memory import keep_temporaries
 from paxkv.engine.plan import Planner
 from paxkv.engine.runner import Runner
 from paxkv.memory import BlockManager
@@ -34,6 +35,8 @@ def assemble(
     Raises ValueError if the options contradict each other, the model or the memory.
     """
     on_cpu = jax.default_backend() == "cpu"
+    if on_cpu:
+        keep_temporaries()
     model_dtype = params["embed"].dtype
     page_dtype = resolve_dtype(options.kv_cache_dtype, model_dtype)
     layout = PageLayout.of(config, options.block_size, page_dtype)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-MOST_DECODE = 8
-MOST_MIXED = 4
+MOST_DECODE = 9
 MOST_SAMPLE = 8
 SMALLEST_MIXED = 16
 
@@ -16,7 +15,7 @@ class Buckets:
     """Sizes of the programs, ascending; the last of each is the limit itself.
 
     decode: sequences of a step in which each advances by one token. mixed: tokens of any other
-    step, which has room for every sequence. sample: rows drawn. At most 8 each.
+    step, which has room for every sequence. sample: rows drawn. At most 9, 3 and 8.
     """
 
     decode: tuple[int, ...]
@@ -50,17 +49,15 @@ def _decode(limit: int) -> tuple[int, ...]:
 
 
 def _sample(limit: int) -> tuple[int, ...]:
-    """The limit and halves of it down to 32, then quarters: few, for they are slow to compile."""
+    """The limit and halves of it down to 16, then quarters: few, for they are slow to compile."""
     sizes = [limit]
     while sizes[-1] > 1:
-        sizes.append(sizes[-1] // (2 if sizes[-1] > 32 else 4) or 1)
+        sizes.append(sizes[-1] // (2 if sizes[-1] > 16 else 4) or 1)
     return tuple(reversed(sizes[:MOST_SAMPLE]))
 
 
 def _mixed(limit: int) -> tuple[int, ...]:
-    """The limit and halves of it (quarters, when it is large)."""
-    divide = 2 if limit <= 1024 else 4
-    sizes = [limit]
-    while len(sizes) < MOST_MIXED and sizes[-1] // divide >= SMALLEST_MIXED:
-        sizes.append(sizes[-1] // divide)
-    return tuple(reversed(sizes))
+    """The limit, a half and an eighth of it (a quarter and a sixteenth, when it is large)."""
+    first, second = (2, 8) if limit <= 1024 else (4, 16)
+    sizes = {limit} | {limit // part for part in (first, second) if limit // part >= SMALLEST_MIXED}
+    return tuple(sorted(sizes))

