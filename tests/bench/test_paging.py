@@ -1,0 +1,236 @@
+"""The paging benchmark: its accounts, its mixes, and the values the field publishes."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from paxkv.bench.paging.beams import BeamGroup, NextTokens
+from paxkv.bench.paging.job import PAGED, PagingJob, compare_allocators, run_paging
+from paxkv.bench.paging.occupancy import paged_occupancy, reserved_occupancy
+from paxkv.bench.paging.reserving import ReservingMemory, true_length
+from paxkv.bench.paging.sharing import beam_search, parallel_sampling
+from paxkv.bench.paging.simulation import simulate
+from paxkv.bench.paging.slot_pools import BuddyPool
+from paxkv.bench.paging.system_prompt import run_prompts, shared_prompts
+from paxkv.bench.paging.tables import paging_tables
+from paxkv.bench.paging.trace import ALPACA, SHAREGPT, Lengths, read_trace
+from paxkv.cli.main import main
+from paxkv.memory import BlockManager
+
+SMALL = PagingJob(pool_slots=400, max_model_len=64, block_size=4, max_num_seqs=32)
+SOME = tuple(Lengths(prompt, output) for prompt, output in [(9, 20), (30, 5), (3, 40)] * 12)
+
+
+def test_slots_of_pages_add_up_and_shared_ones_count_once():
+    memory = BlockManager(10, 4, max_rows=4)
+    row = memory.admit([1] * 6).row
+    memory.fork(row, 2)
+    memory.append_batch([0, 1])
+    now = paged_occupancy(memory)
+    # Block 0 is shared by all, and of the half-full tails there are three: 7, 7 and 6 tokens.
+    assert (now.used, now.tail, now.free) == (4 + 3 + 3 + 2, 4, 40 - 16)
+    assert now.waste == 4 / 16
+
+
+def test_slots_of_a_reservation_add_up():
+    memory = ReservingMemory(BuddyPool(100), true_length, SOME, 64, max_rows=4)
+    memory.admit([1] * 9, chain=0, first_chunk=9)
+    now = reserved_occupancy(memory, {0: 29})
+    assert (now.used, now.reserved, now.internal, now.external) == (9, 20, 3, 68)
+
+
+@pytest.mark.parametrize("paged", [True, False])
+def test_a_simulated_run_ends_and_computes_every_token_once(paged):
+    limits = SMALL.limits()
+    if paged:
+        memory = BlockManager(1000, 4, max_rows=32, caching=False)
+    else:
+        memory = ReservingMemory(BuddyPool(4000), true_length, SOME, 64, 32)
+    totals = []
+
+    def probe(final):
+        now = paged_occupancy(memory) if paged else reserved_occupancy(memory, final)
+        totals.append(now.held + now.free)
+
+    run = simulate(SOME, memory, limits, probe)
+    # The last token of an answer is drawn and never computed.
+    assert run.computed == sum(each.total - 1 for each in SOME)
+    assert (run.preemptions, len(run.first_tokens)) == (0, len(SOME))
+    assert set(totals) == {4000}
+    assert not memory.num_tokens.any()
+
+
+def test_preempted_requests_are_computed_again():
+    limits = SMALL.limits()
+    memory = BlockManager(20, 4, max_rows=32, caching=False)
+    run = simulate(SOME, memory, limits, lambda _: paged_occupancy(memory))
+    assert run.preemptions > 0
+    assert run.computed > sum(each.total - 1 for each in SOME)
+    memory.check_invariants()
+    assert memory.num_free_blocks == 20
+
+
+def test_a_request_that_cannot_fit_is_refused():
+    with pytest.raises(ValueError, match="request 1 has 65 tokens"):
+        simulate([Lengths(1, 1), Lengths(60, 5)], None, SMALL.limits(), lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def sharegpt():
+    return compare_allocators(PagingJob(), SHAREGPT.draw(250, 2048).requests)
+
+
+def test_the_pagedattention_papers_batches(sharegpt):
+    held = {name: figures["held"] for name, figures in sharegpt.items()}
+    assert held["contiguous, maximum"] == 7  # as in its figure 13: 15,700 // 2,048
+    assert held[PAGED] / held["contiguous, maximum"] >= 4
+    assert held[PAGED] / held["buddy, true length"] >= 2
+    assert held["contiguous, maximum"] < held["buddy, next power of two"]
+    assert held["buddy, next power of two"] < held["buddy, true length"]
+    speed = [figures["requests_per_second"] for figures in sharegpt.values()]
+    assert max(speed) == sharegpt[PAGED]["requests_per_second"]
+
+
+def test_waste_is_below_four_percent(sharegpt):
+    assert sharegpt[PAGED]["waste"] < 0.04
+    for name, figures in sharegpt.items():
+        slots = figures["slots"]
+        size = 15_696 if name == PAGED else 15_700
+        assert sum(slots.values()) == pytest.approx(size)
+        assert (slots["tail"] > 0) == (name == PAGED)
+        assert (slots["internal"] > 0) == (name != PAGED)
+
+
+def test_mixes_have_the_papers_means():
+    for mix in (SHAREGPT, ALPACA):
+        trace = mix.draw(20_000, 2048)
+        assert trace.mean_prompt == pytest.approx(mix.mean_prompt, rel=0.03)
+        assert trace.mean_output == pytest.approx(mix.mean_output, rel=0.03)
+        outputs = np.array([each.output for each in trace.requests])
+        assert outputs.std() == pytest.approx(outputs.mean(), rel=0.1)
+        assert max(each.total for each in trace.requests) <= 2048
+        assert mix.draw(50, 2048) == mix.draw(50, 2048)
+
+
+def test_parallel_sampling_shares_the_full_blocks_of_the_prompt():
+    # Two answers share 8 of the 8 + 3·k tokens' blocks, and nothing else.
+    limits = SMALL.limits()
+    assert parallel_sampling([Lengths(8, 1)], limits, 2) == pytest.approx(1 / 2)
+    long = parallel_sampling([Lengths(8, 40)] * 4, limits, 2)
+    assert 0.05 < long < 2 / 8
+    assert parallel_sampling([Lengths(8, 40)], limits, 1) == 0
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_beams_keep_the_tables_sound_and_share_more_with_more_beams(alike):
+    model = NextTokens(alike=alike, vocab_size=500, num_distributions=32)
+    requests = [Lengths(5, 30), Lengths(20, 12), Lengths(9, 1)]
+    memory = BlockManager(400, 4, max_rows=12, max_blocks_per_row=20, caching=False)
+    group = BeamGroup(memory, requests, 4)
+    best, _ = model.draw(4)
+    random = np.random.default_rng(0)
+    lengths = []
+    while len(group.rows):
+        lengths.append(sorted(set(memory.num_tokens[group.rows].tolist())))
+        group.step(best, random, alike)
+        memory.check_invariants()
+    assert lengths[0] == [5, 9, 20]
+    assert lengths[-1] == [5 + 29]
+    assert memory.num_free_blocks == 400
+    saved = [beam_search(requests, 4, width, model) for width in (1, 2, 4)]
+    assert saved[0] == 0 < saved[1] < saved[2] < 1
+
+
+def test_survivors_keep_their_own_tables():
+    memory = BlockManager(50, 4, max_rows=8)
+    group = BeamGroup(memory, [Lengths(4, 9)], 4)
+    placed = group._placed(np.array([[0, 0, 2, 3], [1, 1, 1, 1], [0, 1, 2, 3]]))
+    assert placed.tolist() == [[0, 0, 2, 3], [1, 1, 1, 1], [0, 1, 2, 3]]
+    assert group._placed(np.array([[2, 2, 2, 3]])).tolist() == [[2, 2, 2, 3]]
+
+
+def test_the_next_tokens_have_the_entropy_they_claim():
+    best, entropy = NextTokens(num_distributions=64).draw(4)
+    assert entropy == pytest.approx(2.3, abs=0.25)
+    assert (np.diff(best, axis=1) <= 0).all()
+    assert np.exp(best).sum(axis=1).max() <= 1
+
+
+def test_a_system_prompt_is_computed_once():
+    requests = [Lengths(20 + i, 3) for i in range(10)]
+    prompts = shared_prompts(requests, 500)
+    outputs = [each.output for each in requests]
+    job = PagingJob()
+    cached = run_prompts(prompts, outputs, job.limits(caching=True))
+    plain = run_prompts(prompts, outputs, job.limits())
+    everything = sum(map(len, prompts))
+    assert plain.prefill_tokens == everything
+    # 31 of the blocks of 16 are full of the 500 tokens.
+    assert cached.prefill_tokens == everything - 9 * 496
+    assert cached.hit_rate == pytest.approx(9 * 496 / everything)
+    assert (plain.kv_saved, cached.kv_saved > 0.5) == (0, True)
+    assert cached.mean_first_token < plain.mean_first_token
+
+
+def test_a_trace_file_runs_and_is_reported(tmp_path, capsys):
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"prompt_len": each.prompt, "output_len": each.output} for each in SOME[:6]]
+    lines.append({"prompt_token_ids": [1, 2, 3], "max_tokens": 4})
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    assert read_trace(trace, 64).requests == (*SOME[:6], Lengths(3, 4))
+    out, md = tmp_path / "out.json", tmp_path / "out.md"
+    flags = f"--trace {trace} --pool-slots 300 --max-model-len 64 --no-sharing"
+    assert main(["bench", "paging", *flags.split(), "--json", str(out), "--markdown", str(md)]) == 0
+    figures = json.loads(out.read_text())["traces"]["trace.jsonl"]
+    assert figures["allocators"]["contiguous, maximum"]["held"] == pytest.approx(4)
+    assert "trace.jsonl: 7 requests" in capsys.readouterr().out
+    assert md.read_text().count("\n### ") == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 1: not JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"prompt_len": 0, "output_len": 1}', "prompt_len is 0"),
+        ('{"prompt_len": 1}', "output_len is None"),
+        ('{"prompt_len": 60, "output_len": 5}', "is 65; at most max_model_len=64"),
+        ("", "holds no request"),
+    ],
+)
+def test_a_bad_trace_is_named(tmp_path, line, message):
+    path = tmp_path / "trace.jsonl"
+    path.write_text(line)
+    with pytest.raises(ValueError, match=message):
+        read_trace(path, 64)
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    flags = ["--trace", "synthetic", "--plot", str(tmp_path / "plot.svg")]
+    assert main(["bench", "paging", *flags]) == 2
+    assert "pip install 'paxkv[plot]'" in capsys.readouterr().err
+
+
+def test_a_plot_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    from paxkv.bench.paging.tables import draw_paging
+
+    job = PagingJob(num_requests=8, pool_slots=600, max_model_len=300)
+    report = run_paging(job, sharing=False)
+    path = tmp_path / "plot.svg"
+    draw_paging(report, path)
+    assert path.read_text().count("<svg") == 1
+    assert len(paging_tables(report)) == 3
+    with pytest.raises(ValueError, match="plot.xyz"):
+        draw_paging(report, tmp_path / "plot.xyz")
+
+
+@pytest.mark.parametrize("flags", ["--pool-slots 0", "--max-model-len 20000", "--spread 0"])
+def test_a_wrong_option_is_one_sentence(flags, capsys):
+    assert main(["bench", "paging", "--trace", "synthetic", *flags.split()]) == 2
+    assert capsys.readouterr().err.startswith("paxkv bench: ")
