@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Outputs = list[list[list[int]]]
 
-# Of continuous batching. Left to itself it takes 60 % of the machine's memory, and no fewer tokens
-# a second with these.
+# Of continuous batching. Left to itself it takes 60 % of the machine's memory for pages; it gets
+# what the whole workload needs at once, so that nothing waits for a page.
 PAGE_SIZE = 256
 MAX_BATCH_TOKENS = 2048
 
