@@ -178,17 +178,17 @@ def test_a_system_prompt_is_computed_once():
 
 def test_a_trace_file_runs_and_is_reported(tmp_path, capsys):
     trace = tmp_path / "trace.jsonl"
-    lines = [{"prompt_len": each.prompt, "output_len": each.output} for each in SOME[:6]]
+    lines = [{"prompt_len": each.prompt, "output_len": each.output} for each in SOME]
     lines.append({"prompt_token_ids": [1, 2, 3], "max_tokens": 4})
     trace.write_text("\n".join(map(json.dumps, lines)))
-    assert read_trace(trace, 64).requests == (*SOME[:6], Lengths(3, 4))
+    assert read_trace(trace, 64).requests == (*SOME, Lengths(3, 4))
     out, md = tmp_path / "out.json", tmp_path / "out.md"
     flags = f"--trace {trace} --pool-slots 300 --max-model-len 64 --no-sharing"
     assert main(["bench", "paging", *flags.split(), "--json", str(out), "--markdown", str(md)]) == 0
     figures = json.loads(out.read_text())["traces"]["trace.jsonl"]
     assert figures["allocators"]["contiguous, maximum"]["held"] == pytest.approx(4)
-    assert "trace.jsonl: 7 requests" in capsys.readouterr().out
-    assert md.read_text().count("\n### ") == 2
+    assert "trace.jsonl: 37 requests" in capsys.readouterr().out
+    assert md.read_text().count("\n### ") == 3
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_plot_is_drawn(tmp_path):
     path = tmp_path / "plot.svg"
     draw_paging(report, path)
     assert path.read_text().count("<svg") == 1
-    assert len(paging_tables(report)) == 3
+    assert len(paging_tables(report)) == 5
     with pytest.raises(ValueError, match="plot.xyz"):
         draw_paging(report, tmp_path / "plot.xyz")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from paxkv.bench.paging.beams import NextTokens
 from paxkv.bench.paging.clock import Clock
 from paxkv.bench.paging.occupancy import paged_occupancy, reserved_occupancy
@@ -18,6 +20,7 @@ from paxkv.memory import BlockManager
 
 PAGED = "paged"
 BLOCK_SIZES = (4, 8, 16, 32, 64, 128, 256)
+BLOCK_SIZE_TOKENS = 250_000
 SHARED_REQUESTS = 200
 BEAM_REQUESTS = 48
 SYSTEM_TOKENS = 500
@@ -122,8 +125,9 @@ def compare_allocators(job: PagingJob, requests: tuple[Lengths, ...]) -> dict[st
 
 
 def waste_by_block_size(job: PagingJob, requests: tuple[Lengths, ...]) -> dict[str, Any]:
-    """Tail waste and requests held for each block size, on the first quarter of the requests."""
-    some = requests[: max(1, len(requests) // 4)]
+    """Tail waste and requests held for each block size, on the trace's first 250,000 tokens."""
+    ends = np.cumsum([lengths.total for lengths in requests])
+    some = requests[: int(np.searchsorted(ends, BLOCK_SIZE_TOKENS)) + 1]
     figures = {}
     for size in BLOCK_SIZES:
         run = _paged(job, some, size)

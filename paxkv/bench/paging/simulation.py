@@ -28,10 +28,11 @@ class Run:
     Attributes:
         seconds: simulated, for the whole trace. steps: taken.
         computed: tokens computed, those computed again after preemption included.
-        held: requests running, one entry for each step in which others waited.
+        held: requests running, one entry for each step in which others waited, from when as
+            many had ended as ran at first: those that all start together are all young.
         probes: what the probe returned in those steps.
         first_tokens: seconds until each request's first token, by number of the request.
-        rest_held, rest_probes: the same as held and probes for the steps in which none waited.
+        rest_held, rest_probes: the same as held and probes for all other steps.
     """
 
     seconds: float = 0.0
@@ -41,12 +42,14 @@ class Run:
     held: list[int] = field(default_factory=list)
     probes: list[Any] = field(default_factory=list)
     first_tokens: dict[int, float] = field(default_factory=dict)
+    ended: int = 0
+    most_held: int = 0
     rest_held: list[int] = field(default_factory=list)
     rest_probes: list[Any] = field(default_factory=list)
 
     @property
     def mean_held(self) -> float:
-        """Requests running at once while others wait; over all steps if none ever did."""
+        """Requests running at once while others wait; over all steps if it never came to that."""
         held = self.held or self.rest_held
         return sum(held) / len(held)
 
@@ -131,9 +134,10 @@ def _note(
         for sequence in scheduler.running
     }
     held = len({sequence.request.arrival for sequence in scheduler.running})
-    contended = bool(scheduler.waiting)
-    (run.held if contended else run.rest_held).append(held)
-    (run.probes if contended else run.rest_probes).append(probe(final))
+    run.most_held = max(run.most_held, held)
+    counts = bool(scheduler.waiting) and run.ended >= run.most_held
+    (run.held if counts else run.rest_held).append(held)
+    (run.probes if counts else run.rest_probes).append(probe(final))
 
 
 def _commit(
@@ -146,13 +150,14 @@ def _commit(
         sequence.token_ids.append(1)
         run.first_tokens.setdefault(number, run.seconds)
         if len(sequence.output_token_ids) >= requests[number].output:
+            run.ended += not sequence.index
             sequence.end("stop")
             scheduler.finish(sequence)
-        elif scheduler_publishes(memory, len(sequence.token_ids)):
+        elif _may_publish(memory, len(sequence.token_ids)):
             known = min(len(sequence.token_ids), sequence.num_computed)
             memory.publish(sequence.row, sequence.token_ids, known)
 
 
-def scheduler_publishes(memory: Any, known: int) -> bool:
+def _may_publish(memory: Any, known: int) -> bool:
     """Whether a block of output may have become full, as the engine asks at commit."""
     return isinstance(memory, BlockManager) and memory.caching and known % memory.block_size <= 1
