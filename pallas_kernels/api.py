@@ -26,6 +26,7 @@ def ragged_paged_attention(
     v_scale: Array | None = None,
     return_lse: bool = False,
     config: xla.Config | None = None,
+    scheduled: xla.Schedule | None = None,
     backend: str = "xla",
 ) -> Array | tuple[Array, Array]:
     """Causal attention of ragged queries over paged keys and values (PagedAttention, Kwon et al. 2023, section 4).
@@ -46,6 +47,7 @@ def ragged_paged_attention(
         k_scale, v_scale: `[num_pages, page_size, num_kv_heads]` factors of quantised pages.
         return_lse: also return the log-sum-exp of each row's scores, float32 `[num_tokens, num_heads]`.
         config: tuning of the back end, chosen from the static shapes by default.
+        scheduled: the work list of the XLA path, if `xla.schedule` made it for all layers at once.
         backend: only `"xla"` so far.
 
     Returns:
@@ -75,6 +77,7 @@ def ragged_paged_attention(
         v_scale=v_scale,
         return_lse=return_lse,
         config=config,
+        scheduled=scheduled,
     )
 
 

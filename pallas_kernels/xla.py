@@ -39,7 +39,7 @@ class Config:
     def choose(cls, num_tokens: int, num_seqs: int) -> Config:
         """Heuristic from static shapes alone, so that results never depend on a batch's content."""
         if num_tokens <= num_seqs:
-            return cls(query_tile=1, chunk_tokens=64, items=max(8, min(32, 4 * num_tokens)))
+            return cls(query_tile=1, chunk_tokens=64, items=min(32, 4 * num_tokens))
         return cls(query_tile=16, chunk_tokens=128, items=8)
 
 
@@ -64,6 +64,34 @@ class _Items(NamedTuple):
     end: Array
 
 
+class Schedule(NamedTuple):
+    """Tiles and work list of a step; the same for every layer with the same window."""
+
+    tiles: _Tiles
+    items: _Items
+    num_items: Array
+
+
+def schedule(
+    block_tables: Array,
+    kv_lens: Array,
+    query_start: Array,
+    *,
+    num_tokens: int,
+    page_size: int,
+    window: int | None = None,
+    config: Config | None = None,
+) -> Schedule:
+    """What `ragged_paged_attention` works through, to be made once for all layers of a step."""
+    config = config or Config.choose(num_tokens, block_tables.shape[0])
+    chunk_pages = -(-config.chunk_tokens // page_size)
+    tiles = _cut(kv_lens, query_start, num_tokens, config.query_tile, spare=config.items)
+    items, num_items = _pair(
+        tiles, kv_lens, block_tables, page_size, chunk_pages, window, config.items
+    )
+    return Schedule(tiles, items, num_items)
+
+
 def ragged_paged_attention(
     q: Array,
     k_pages: Array,
@@ -80,17 +108,26 @@ def ragged_paged_attention(
     v_scale: Array | None = None,
     return_lse: bool = False,
     config: Config | None = None,
+    scheduled: Schedule | None = None,
 ) -> Array | tuple[Array, Array]:
     """See `pallas_kernels.ragged_paged_attention`."""
     num_tokens, num_heads, head_dim = q.shape
     _, num_kv_heads, page_size, _ = k_pages.shape
     group = num_heads // num_kv_heads
     config = config or Config.choose(num_tokens, block_tables.shape[0])
-    chunk_pages = -(-config.chunk_tokens // page_size)
-    chunk = chunk_pages * page_size
+    chunk = -(-config.chunk_tokens // page_size) * page_size
     items, query_tile = config.items, config.query_tile
-    tiles = _cut(kv_lens, query_start, num_tokens, query_tile, spare=items)
-    work, num_items = _pair(tiles, kv_lens, block_tables, page_size, chunk_pages, window, items)
+    if scheduled is None:
+        scheduled = schedule(
+            block_tables,
+            kv_lens,
+            query_start,
+            num_tokens=num_tokens,
+            page_size=page_size,
+            window=window,
+            config=config,
+        )
+    tiles, work, num_items = scheduled
     num_tiles = tiles.seq.shape[0]
     queries = (q.astype(jnp.float32) * scale).reshape(num_tokens, num_kv_heads, group, head_dim)
     in_tile = jnp.arange(query_tile)

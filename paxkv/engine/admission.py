@@ -17,6 +17,8 @@ from paxkv.text.detokenizer import needs_context
 from paxkv.text.stop import StopRules
 from paxkv.text.tokenizer import Tokenizer
 
+PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+
 
 class Admitter:
     """Checks prompts and parameters against the model and the engine, and makes requests."""
@@ -31,7 +33,14 @@ class Admitter:
         self, prompts: Sequence[Any], params: SamplingParams | Sequence[SamplingParams]
     ) -> list[Request]:
         """A request for each prompt; a ValueError names the index of the first bad one."""
-        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if isinstance(params, SamplingParams):
+            params = [params] * len(prompts)
+        if not isinstance(params, list | tuple):
+            raise ValueError(
+                "sampling_params must be SamplingParams or a list of them, got "
+                f"{type(params).__name__}"
+            )
+        each = list(params)
         if len(each) != len(prompts):
             raise ValueError(f"{len(each)} sampling_params for {len(prompts)} prompts")
         requests = []
@@ -56,6 +65,8 @@ class Admitter:
         text, ids = self._prompt(prompt)
         if isinstance(prompt, Mapping) and cache_salt is None:
             cache_salt = prompt.get("cache_salt")
+        if cache_salt is not None and not isinstance(cache_salt, str):
+            raise ValueError(f"cache_salt must be a string or None, got {cache_salt!r:.60}")
         params.validate_for(self._config.vocab_size, self._limits.max_logprobs)
         if params.children > self._limits.max_num_seqs:
             raise ValueError(
@@ -89,9 +100,16 @@ class Admitter:
         if isinstance(prompt, str):
             text = prompt
         elif isinstance(prompt, Mapping):
-            if "prompt_token_ids" in prompt:
-                return prompt.get("prompt"), self._ids(prompt["prompt_token_ids"])
+            unknown = [key for key in prompt if key not in PROMPT_KEYS]
+            if unknown:
+                raise ValueError(
+                    f"a prompt mapping may have {', '.join(PROMPT_KEYS)}; got {unknown[0]!r:.60}"
+                )
             text = prompt.get("prompt")
+            if "prompt_token_ids" in prompt:
+                if text is not None and not isinstance(text, str):
+                    raise ValueError(f"prompt must be text or None, got {type(text).__name__}")
+                return text, self._ids(prompt["prompt_token_ids"])
             if not isinstance(text, str):
                 raise ValueError('a prompt mapping needs "prompt" (text) or "prompt_token_ids"')
         else:

@@ -21,6 +21,7 @@ from paxkv.models.decoder import Rope
 from paxkv.models.rope import derived_max_len, rope_parameters
 
 CPU_CACHE_BYTES = 1 << 30
+CPU_LAYERS_PER_PROGRAM = 6
 
 
 def assemble(
@@ -40,9 +41,7 @@ def assemble(
     model_dtype = params["embed"].dtype
     page_dtype = resolve_dtype(options.kv_cache_dtype, model_dtype)
     layout = PageLayout.of(config, options.block_size, page_dtype)
-    max_model_len = _max_model_len(config, options)
-    batched = options.max_num_batched_tokens or _default_batched(on_cpu, options, max_model_len)
-    seqs = options.max_num_seqs or min(64 if on_cpu else 256, batched)
+    max_model_len, batched, seqs = _sizes(config, options)
     num_pages, num_blocks = _pool(layout, options, max_model_len)
     limits = Limits(
         max_model_len=max_model_len,
@@ -73,11 +72,36 @@ def assemble(
         layout=layout,
         num_pages=num_pages,
         buckets=buckets,
-        layers_per_program=options.layers_per_program or (1 if on_cpu else config.num_layers),
+        layers_per_program=options.layers_per_program
+        or (CPU_LAYERS_PER_PROGRAM if on_cpu else config.num_layers),
     )
     if not options.enforce_eager:
         runner.compile_all(progress)
     return Engine(limits, memory, Planner(limits, buckets, memory), runner)
+
+
+def check_sizes(config: ModelConfig, options: EngineConfig) -> None:
+    """Raise the ValueError that `assemble` would raise for sizes, before weights are read."""
+    max_model_len, batched, seqs = _sizes(config, options)
+    Limits(
+        max_model_len=max_model_len,
+        block_size=options.block_size,
+        num_blocks=options.num_gpu_blocks_override or 1,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=batched,
+        max_logprobs=options.max_logprobs,
+        chunked_prefill=options.enable_chunked_prefill,
+        prefix_caching=options.enable_prefix_caching,
+        seed=options.seed,
+    )
+
+
+def _sizes(config: ModelConfig, options: EngineConfig) -> tuple[int, int, int]:
+    """max_model_len, max_num_batched_tokens and max_num_seqs with their defaults."""
+    on_cpu = jax.default_backend() == "cpu"
+    max_model_len = _max_model_len(config, options)
+    batched = options.max_num_batched_tokens or _default_batched(on_cpu, options, max_model_len)
+    return max_model_len, batched, options.max_num_seqs or min(64 if on_cpu else 256, batched)
 
 
 def resolve_dtype(name: str, auto: Any) -> np.dtype:
@@ -114,14 +138,14 @@ def _pool(layout: PageLayout, options: EngineConfig, max_model_len: int) -> tupl
     num_pages = grid_down(num_bytes // layout.bytes_per_page)
     if num_pages < 2:
         raise ValueError(
-            f"kv_cache_memory_bytes={num_bytes} holds {num_bytes // layout.bytes_per_page} pages of "
-            f"{layout.bytes_per_page} bytes; at least 2 are needed"
+            f"kv_cache_memory_bytes={num_bytes} holds {num_bytes // layout.bytes_per_page} pages "
+            f"of {layout.bytes_per_page} bytes; at least 2 are needed"
         )
     return num_pages, num_pages - 1
 
 
 def _free_bytes(options: EngineConfig) -> int:
-    """Bytes left for pages once the weights are loaded; a fixed figure without memory statistics."""
+    """Bytes left for pages beside the weights; a fixed figure without memory statistics."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" not in stats:
         return CPU_CACHE_BYTES

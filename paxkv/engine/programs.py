@@ -7,13 +7,14 @@ static is a keyword argument, hashable, so that engines of one process share wha
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels import copy_pages
+from pallas_kernels import copy_pages, ragged_paged_attention, xla
 from paxkv.engine.packing import Packing
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import (
@@ -52,6 +53,7 @@ class Prepared(NamedTuple):
     x: Array
     rotations: Rotations
     step: Step
+    schedule: xla.Schedule
     copies: Copies
     draw_rows: Array
 
@@ -64,6 +66,8 @@ def prepare(
     *,
     packing: Packing,
     rope: Rope,
+    page_size: int,
+    window: int | None,
 ) -> tuple[Prepared, Array]:
     """Unpack the plan, patch the block tables, look up tokens; returns the tables too."""
     plan = packing.unpack(buffer)
@@ -79,8 +83,16 @@ def prepare(
         query_start=plan["query_start"],
     )
     x, rotations = embed(embedding, step, rope)
+    schedule = xla.schedule(
+        step.block_tables,
+        step.kv_lens,
+        step.query_start,
+        num_tokens=x.shape[0],
+        page_size=page_size,
+        window=window,
+    )
     copies = Copies(*plan["copies"], plan["num_copies"][0])
-    return Prepared(x, rotations, step, copies, plan["draw_rows"]), tables
+    return Prepared(x, rotations, step, schedule, copies, plan["draw_rows"]), tables
 
 
 def layers(
@@ -89,7 +101,10 @@ def layers(
     """Copy pages, then run some layers on theirs; returns the hidden rows and the pages."""
     copies = prepared.copies
     copied = tuple((copy_pages(k, *copies), copy_pages(v, *copies)) for k, v in pages)
-    return run_layers(layers, copied, prepared.x, prepared.rotations, prepared.step, config)
+    attention = partial(ragged_paged_attention, scheduled=prepared.schedule)
+    return run_layers(
+        layers, copied, prepared.x, prepared.rotations, prepared.step, config, attention
+    )
 
 
 def finish(
@@ -120,7 +135,14 @@ def forward(
 ) -> tuple[Array, Array, Pages, Array]:
     """The whole step as one program."""
     prepared, tables = prepare(
-        params["embed"], tables, last_tokens, buffer, packing=packing, rope=rope
+        params["embed"],
+        tables,
+        last_tokens,
+        buffer,
+        packing=packing,
+        rope=rope,
+        page_size=pages[0][0].shape[2],
+        window=config.sliding_window,
     )
     x, pages = layers(params["layers"], pages, prepared, config=config)
     drawn, everything = finish(

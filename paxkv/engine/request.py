@@ -23,8 +23,8 @@ from paxkv.text.tokenizer import Tokenizer
 class Request:
     """What was asked for, and what is known of the answer.
 
-    seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied. first_scheduled, first_token, finished:
-    seconds of `time.monotonic`, like arrival_time.
+    seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied.
+    first_scheduled, first_token, finished_time: seconds of `time.monotonic`, like arrival_time.
     """
 
     request_id: str
@@ -111,7 +111,7 @@ class Request:
             prompt_token_ids=self.prompt_token_ids,
             outputs=outputs,
             finished=finished,
-            prompt_logprobs=self.prompt_logprobs,
+            prompt_logprobs=None if self.prompt_logprobs is None else list(self.prompt_logprobs),
             num_cached_tokens=self.num_cached_tokens,
             metrics=self._metrics(),
         )
@@ -206,7 +206,7 @@ class Sequence:
             text=self.text.text,
             token_ids=self.output_token_ids,
             cumulative_logprob=self.cumulative_logprob if self.request.wants_logprobs else None,
-            logprobs=self.logprobs,
+            logprobs=None if self.logprobs is None else list(self.logprobs),
             finish_reason=self.decision.finish_reason if self.decision else None,
             stop_reason=self.decision.stop_reason if self.decision else None,
         )

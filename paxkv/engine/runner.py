@@ -17,6 +17,7 @@ from paxkv.engine.buckets import Buckets, padded
 from paxkv.engine.compilation import Compiler
 from paxkv.engine.config import Limits
 from paxkv.engine.hooks import Hooks
+from paxkv.engine.packing import Packing
 from paxkv.engine.plan import StepPlan, StepShape, shapes
 from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
 from paxkv.engine.request import Sequence
@@ -343,7 +344,7 @@ class Runner:
 
     def _prepared(self, shape: StepShape) -> Any:
         packing = self._packings[shape]
-        function = partial(programs.prepare, packing=packing, rope=self._rope)
+        function = self._prepare_function(packing)
         embed = self._params["embed"]
         buffer = self._buffer(packing.size)
         return jax.eval_shape(function, embed, self._tables, self._last_tokens, buffer)[0]
@@ -369,11 +370,20 @@ class Runner:
             donate=(1, 2),
         )
 
+    def _prepare_function(self, packing: Packing) -> partial[Any]:
+        return partial(
+            programs.prepare,
+            packing=packing,
+            rope=self._rope,
+            page_size=self._layout.block_size,
+            window=self._config.sliding_window,
+        )
+
     def _prepare(self, shape: StepShape) -> Any:
         packing = self._packings[shape]
         return self.compiler.get(
             f"forward {shape.name} prepare",
-            partial(programs.prepare, packing=packing, rope=self._rope),
+            self._prepare_function(packing),
             lambda: (
                 self._params["embed"],
                 self._tables,

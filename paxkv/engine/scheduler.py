@@ -80,7 +80,7 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def schedule(self, uncommitted: bool) -> Schedule | None:
-        """The next step; None if the results of the last one must be known first (or nothing is left).
+        """The next step; None if the results of the last must be known first, or nothing is left.
 
         uncommitted: a step is in flight. Nothing is preempted then: the tokens in flight may end
         sequences, and then their pages are free anyway.
