@@ -195,6 +195,8 @@ def resolve(
     "organisation/name". cache_dir: where known models are kept, ~/.cache/paxkv by default.
     Raises ValueError for anything else, PullError if fetching fails.
     """
+    if not isinstance(model, str | os.PathLike):
+        raise ValueError(f"model={model!r} must be a name or a path")
     name = str(model)
     path = Path(model).expanduser()
     if name and path.exists():

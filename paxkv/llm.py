@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class LLM:
 
         use_persistent_cache(_cache_directory(options))
         from convert import load_params, open_checkpoint
-        from paxkv.engine.assembly import assemble, resolve_dtype
+        from paxkv.engine.assembly import assemble, check_sizes, resolve_dtype
         from paxkv.engine.progress import bar
 
         checkpoint = open_checkpoint(model, revision=options.revision)
@@ -54,6 +55,7 @@ class LLM:
         if not skip_tokenizer_init:
             source = open_checkpoint(tokenizer) if tokenizer is not None else checkpoint
             self._tokenizer = source.tokenizer()
+        check_sizes(checkpoint.config, options)
         dtype = resolve_dtype(options.dtype, _auto_dtype())
         with bar("Loading weights", "B") as loading:
             params = load_params(checkpoint, dtype, progress=loading)
@@ -82,8 +84,8 @@ class LLM:
             ValueError: a prompt or parameter that cannot run, before any work, by its index.
         """
         listed = _listed(prompts)
-        requests = self._admitter.requests(listed, sampling_params or SamplingParams())
-        return self._run(requests, use_tqdm)
+        chosen = SamplingParams() if sampling_params is None else sampling_params
+        return self._run(self._admitter.requests(listed, chosen), use_tqdm)
 
     def chat(
         self,
@@ -96,7 +98,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of several, through the model's chat template."""
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        conversations = _conversations(messages)
         prompts = [
             {
                 "prompt_token_ids": self.get_tokenizer().apply_chat_template(
@@ -115,18 +117,31 @@ class LLM:
     ) -> Iterator[RequestOutput]:
         """Complete one prompt, yielding all that is known after each step with news.
 
-        Leaving the iterator early aborts the request.
+        Leaving the iterator early aborts the request. Others may run beside it.
+
+        Raises:
+            ValueError: the prompt or a parameter cannot run, or best_of is above n.
         """
-        params = sampling_params or SamplingParams()
+        params = SamplingParams() if sampling_params is None else sampling_params
         (request,) = self._admitter.requests([prompt], params)
+        if request.params.children > request.params.n:
+            raise ValueError(
+                f"best_of={params.best_of} must equal n={params.n} in a stream: children are "
+                "ranked when all have ended"
+            )
         return self._stream(request)
 
     def _stream(self, request: Any) -> Iterator[RequestOutput]:
         self.engine.add(request)
         try:
-            while not request.finished:
-                if any(changed is request for changed in self.engine.step()):
-                    yield request.output()
+            shown = 0, False
+            while not shown[1]:
+                now = sum(len(s.output_token_ids) for s in request.sequences), request.finished
+                if now == shown:
+                    self.engine.step()
+                    continue
+                shown = now
+                yield request.output()
         finally:
             self.engine.abort(request.request_id)
             self._drain()
@@ -183,12 +198,27 @@ def _options(engine_args: dict[str, Any]) -> EngineConfig:
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    listed = list(prompts)
-    if listed and all(isinstance(p, int) and not isinstance(p, bool) for p in listed):
+    if isinstance(prompts, str | bytes | Mapping):
+        return [prompts]  # type: ignore[list-item]
+    try:
+        listed = list(prompts)
+    except TypeError:
+        raise ValueError(
+            "prompts must be text, token ids, a mapping or a list of these, got "
+            f"{type(prompts).__name__}"
+        ) from None
+    if listed and all(isinstance(p, Integral) and not isinstance(p, bool) for p in listed):
         return [{"prompt_token_ids": listed}]
     return listed  # type: ignore[return-value]
+
+
+def _conversations(messages: Messages | Sequence[Messages]) -> Sequence[Messages]:
+    """One conversation or several, as several."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise ValueError(f"messages must be a list of messages, got {type(messages).__name__}")
+    if not messages:
+        raise ValueError("messages is empty; at least one message is needed")
+    return [messages] if isinstance(messages[0], Mapping) else messages  # type: ignore[list-item,return-value]
 
 
 def _auto_dtype() -> str:

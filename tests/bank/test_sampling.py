@@ -110,8 +110,8 @@ def test_sa_05_penalties_follow_their_definitions(penalties: dict[str, float]) -
 
 def test_sa_05_penalties_do_not_leak_to_batch_mates_or_later_requests() -> None:
     tiny = small()
-    prompt = ids(9)
-    a, b = greedy(14, repetition_penalty=1.8, frequency_penalty=0.5), greedy(14)
+    prompt = [*ids(9), *ids(9)]
+    a, b = greedy(14, repetition_penalty=0.4, frequency_penalty=0.5), greedy(14)
     solo = {id(s): tiny.tokens(prompt, s) for s in (a, b)}
     assert solo[id(a)] != solo[id(b)]
     for order in ([a, b], [b, a], [b, a, b], [a, a, b, a]):

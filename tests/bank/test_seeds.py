@@ -99,9 +99,7 @@ def test_best_of_ranks_by_cumulative_logprob() -> None:
     assert [output.index for output in best] == [0, 1]
     for output in every:
         rows = dense_reference.logprobs(params(), CONFIG, PROMPT + output.token_ids)
-        true = sum(
-            rows[len(PROMPT) - 1 + at, token] for at, token in enumerate(output.token_ids)
-        )
+        true = sum(rows[len(PROMPT) - 1 + at, token] for at, token in enumerate(output.token_ids))
         assert output.cumulative_logprob == pytest.approx(true, abs=CLOSE)
         chosen = [entry[token].logprob for entry, token in zip(output.logprobs, output.token_ids)]
         assert np.sum(chosen) == pytest.approx(output.cumulative_logprob, abs=1e-4)
