@@ -151,6 +151,7 @@ def test_survivors_keep_their_own_tables():
     placed = group._placed(np.array([[0, 0, 2, 3], [1, 1, 1, 1], [0, 1, 2, 3]]))
     assert placed.tolist() == [[0, 0, 2, 3], [1, 1, 1, 1], [0, 1, 2, 3]]
     assert group._placed(np.array([[2, 2, 2, 3]])).tolist() == [[2, 2, 2, 3]]
+    assert group._placed(np.array([[1, 3, 3, 3]])).tolist() == [[3, 1, 3, 3]]
 
 
 def test_the_next_tokens_have_the_entropy_they_claim():

@@ -88,13 +88,15 @@ def test_drawing_has_a_cell_a_page_with_its_sentence():
 def test_a_large_pool_is_grouped_and_hides_no_used_page():
     memory = BlockManager(100_000, 16, max_rows=700, max_blocks_per_row=100)
     for index in range(600):
-        memory.admit([index] * 16, publish=False)
+        memory.admit([index] * 16)
+    memory.publish(300, [300] * 16, 16)
     for row in range(1, 600):
         memory.free(row)
     memory.admit([1] * 300, publish=False)
     shown = page_map(memory)
     text = shown.text()
     assert "a cell is 25 pages" in text
+    assert text.count("░") == 2  # the cell that holds the cached page, and the legend
     assert text.splitlines()[1].lstrip().startswith("1 a")
     assert len(text) < 10_000
     html = shown._repr_html_()
