@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,3 +19,24 @@ settings.load_profile("paxkv")
 def data_dir() -> Path:
     """The stored reference data."""
     return Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def smollm() -> Any:
+    """The real model behind a whole engine; skips the test where it cannot be fetched."""
+    from convert.pull import PullError, resolve
+    from paxkv import LLM
+
+    try:
+        path = resolve("smollm2-135m", progress=False)
+    except PullError as error:
+        pytest.skip(str(error))
+    return LLM(
+        path,
+        dtype="float32",
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        max_model_len=512,
+        num_gpu_blocks_override=127,
+        enforce_eager=True,
+    )

@@ -136,10 +136,16 @@ def _pool(layout: PageLayout, options: EngineConfig, max_model_len: int) -> tupl
     if num_bytes is None:
         num_bytes = _free_bytes(options)
     num_pages = grid_down(num_bytes // layout.bytes_per_page)
-    if num_pages < 2:
+    needed = -(-max_model_len // options.block_size)
+    if num_pages - 1 < needed:
+        name = "kv_cache_memory_bytes"
+        if options.kv_cache_memory_bytes is None and num_bytes != CPU_CACHE_BYTES:
+            name = "gpu_memory_utilization"
         raise ValueError(
-            f"kv_cache_memory_bytes={num_bytes} holds {num_bytes // layout.bytes_per_page} pages "
-            f"of {layout.bytes_per_page} bytes; at least 2 are needed"
+            f"{name}={getattr(options, name)} leaves {num_bytes / 2**30:.3f} GiB for the cache, "
+            f"{max(0, num_pages - 1)} blocks; one sequence of max_model_len={max_model_len} needs "
+            f"{needed} blocks, {(needed + 1) * layout.bytes_per_page / 2**30:.3f} GiB: raise {name} "
+            "or lower max_model_len"
         )
     return num_pages, num_pages - 1
 
@@ -153,7 +159,8 @@ def _free_bytes(options: EngineConfig) -> int:
     free = allowed - stats["bytes_in_use"]
     if free <= 0:
         raise ValueError(
-            f"gpu_memory_utilization={options.gpu_memory_utilization} allows {allowed / 2**30:.2f} "
-            f"GiB and the weights take {stats['bytes_in_use'] / 2**30:.2f} GiB"
+            f"gpu_memory_utilization={options.gpu_memory_utilization} allows {allowed / 2**30:.3f} "
+            f"GiB and {stats['bytes_in_use'] / 2**30:.2f} GiB are in use: raise it, or take a "
+            "smaller model; max_model_len decides how much the cache needs beside it"
         )
     return free * 9 // 10
