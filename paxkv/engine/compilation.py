@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +68,7 @@ def _shape(x: Any) -> jax.ShapeDtypeStruct:
 def use_persistent_cache(directory: str | Path | None) -> None:
     """Keep compiled programs in `directory`; one that cannot be written costs a warning only.
 
-    Thresholds are 0, so that small programs are kept too. Must be called before the first
-    array is made.
+    Thresholds are 0, so that small programs are kept too.
     """
     if directory is None:
         return
@@ -85,3 +85,5 @@ def use_persistent_cache(directory: str | Path | None) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     jax.config.update("jax_raise_persistent_cache_errors", False)
+    # JAX decides at its first compilation whether there is a cache: let it decide again.
+    compilation_cache.reset_cache()
