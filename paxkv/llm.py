@@ -199,7 +199,7 @@ def _options(engine_args: dict[str, Any]) -> EngineConfig:
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str | bytes | Mapping):
-        return [prompts]  # type: ignore[list-item]
+        return [prompts]
     try:
         listed = list(prompts)
     except TypeError:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 
 logger = logging.getLogger(__name__)
 
@@ -85,5 +84,3 @@ def use_persistent_cache(directory: str | Path | None) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     jax.config.update("jax_raise_persistent_cache_errors", False)
-    # JAX decides at its first compilation whether there is a cache: let it decide again.
-    compilation_cache.reset_cache()
