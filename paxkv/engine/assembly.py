@@ -144,8 +144,8 @@ def _pool(layout: PageLayout, options: EngineConfig, max_model_len: int) -> tupl
         raise ValueError(
             f"{name}={getattr(options, name)} leaves {num_bytes / 2**30:.3f} GiB for the cache, "
             f"{max(0, num_pages - 1)} blocks; one sequence of max_model_len={max_model_len} needs "
-            f"{needed} blocks, {(needed + 1) * layout.bytes_per_page / 2**30:.3f} GiB: raise {name} "
-            "or lower max_model_len"
+            f"{needed} blocks, {(needed + 1) * layout.bytes_per_page / 2**30:.3f} GiB: raise "
+            f"{name} or lower max_model_len"
         )
     return num_pages, num_pages - 1
 
