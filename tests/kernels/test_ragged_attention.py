@@ -12,6 +12,11 @@ from pallas_kernels.xla import Config
 from tests.kernels.float64_attention import Case
 
 BACK_ENDS = ["xla"]
+# Compiled as one program: op by op, as many compilations as operations.
+attend = jax.jit(
+    ragged_paged_attention,
+    static_argnames=("scale", "window", "softcap", "return_lse", "config", "backend"),
+)
 
 DECODE = [(1, 1), (1, 5), (1, 16), (1, 33)]
 MIXED = [(1, 9), (7, 7), (3, 20), (0, 0), (1, 1), (18, 40)]
@@ -47,29 +52,27 @@ CASES = {
 def test_against_float64(name, backend):
     case = CASES[name]
     want, want_lse = case.expected()
-    got, lse = ragged_paged_attention(
-        *case.arguments(), return_lse=True, backend=backend, **case.options
-    )
+    got, lse = attend(*case.arguments(), return_lse=True, backend=backend, **case.options)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
     np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=2e-6)
 
 
 def test_asking_for_the_log_sum_exp_changes_nothing():
     arguments = CASES["mixed"].arguments()
-    with_lse, _ = ragged_paged_attention(*arguments, return_lse=True)
-    np.testing.assert_array_equal(ragged_paged_attention(*arguments), with_lse)
+    with_lse, _ = attend(*arguments, return_lse=True)
+    np.testing.assert_array_equal(attend(*arguments), with_lse)
 
 
 @pytest.mark.parametrize("name", ["mixed", "window", "long"])
 @pytest.mark.parametrize("tuning", [(1, 4, 1), (16, 128, 8), (5, 24, 3)])
 def test_tuning_does_not_change_the_answer(name, tuning):
     case = CASES[name]
-    got = ragged_paged_attention(*case.arguments(), config=Config(*tuning), **case.options)
+    got = attend(*case.arguments(), config=Config(*tuning), **case.options)
     np.testing.assert_allclose(got, case.expected()[0], rtol=1e-5, atol=2e-6)
 
 
 def test_one_program_serves_every_batch():
-    attend = jax.jit(ragged_paged_attention)
+    attend = jax.jit(lambda *arguments: ragged_paged_attention(*arguments))
     for seed, lengths in enumerate([[(1, 7), (3, 9)], [(4, 9), (0, 0)], [(2, 2), (2, 8)]]):
         case = Case(lengths, padding=4 - sum(count for count, _ in lengths), seed=seed)
         tables = np.zeros((2, 8), np.int32)
@@ -86,7 +89,7 @@ def test_bfloat16_keeps_its_dtype():
     case = CASES["mixed"]
     q, k, v, *rest = case.arguments()
     narrow = [jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)]
-    got = ragged_paged_attention(*narrow, *rest)
+    got = attend(*narrow, *rest)
     assert got.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(got, np.float32), case.expected()[0], atol=0.05)
 
