@@ -1,6 +1,7 @@
 """Ragged paged attention for JAX: one contract, an XLA reference, and GPU kernels behind it.
 
-Depends on jax alone. Pages are `[num_pages, num_kv_heads, page_size, head_dim]` for keys and values.
+Depends on jax alone. Pages are `[num_pages, num_kv_heads, page_size, head_dim]` for keys and
+values.
 """
 
 from pallas_kernels.api import copy_pages, merge_states, ragged_paged_attention, write_kv

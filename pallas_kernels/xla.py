@@ -1,7 +1,10 @@
-"""Ragged paged attention in plain XLA: the reference of every back end, and the path taken on the CPU.
+"""Ragged paged attention in plain XLA: the reference of every back end, and the path taken on the
+CPU.
 
-Queries are cut into *tiles* of consecutive tokens of one sequence, keys into *chunks* of a few pages. A tile and a chunk
-it can see make one work item; the flat list of items is walked by a loop whose trip count is data. So the cost follows
+Queries are cut into *tiles* of consecutive tokens of one sequence, keys into *chunks* of a few
+pages. A tile and a chunk
+it can see make one work item; the flat list of items is walked by a loop whose trip count is data.
+So the cost follows
 the tokens really cached, not the widest table times the batch, and one program serves every batch.
 """
 
@@ -44,7 +47,9 @@ class Config:
 
 
 class _Tiles(NamedTuple):
-    """What each tile `[num_tiles]` holds: tokens `first_token ...` of `seq`, from `first_position` on."""
+    """What each tile `[num_tiles]` holds: tokens `first_token ...` of `seq`, from
+    `first_position` on.
+    """
 
     seq: Array
     first_token: Array
@@ -53,9 +58,11 @@ class _Tiles(NamedTuple):
 
 
 class _Items(NamedTuple):
-    """The flat work list: per item `[num_items]` its tile, its pages `[num_items, chunk_pages]`, and what it may see.
+    """The flat work list: per item `[num_items]` its tile, its pages `[num_items, chunk_pages]`,
+    and what it may see.
 
-    `start` is the position of the first key, `end` one past the last cached key of the sequence (0 beyond the list).
+    `start` is the position of the first key, `end` one past the last cached key of the sequence (0
+    beyond the list).
     """
 
     tile: Array
@@ -229,7 +236,9 @@ def copy_pages(pages: Array, source: Array, destination: Array, count: Array) ->
 def _cut(
     kv_lens: Array, query_start: Array, num_tokens: int, query_tile: int, spare: int
 ) -> _Tiles:
-    """Cut each sequence's queries into tiles; `spare` empty tiles at the end keep windows of tiles in bounds."""
+    """Cut each sequence's queries into tiles; `spare` empty tiles at the end keep windows of
+    tiles in bounds.
+    """
     num_seqs = kv_lens.shape[0]
     query_lens = query_start[1:] - query_start[:-1]
     per_seq = (query_lens + query_tile - 1) // query_tile
@@ -256,7 +265,9 @@ def _pair(
     window: int | None,
     items: int,
 ) -> tuple[_Items, Array]:
-    """List the chunks each tile can see, tile by tile, and count them; the list is padded to whole iterations."""
+    """List the chunks each tile can see, tile by tile, and count them; the list is padded to
+    whole iterations.
+    """
     chunk = chunk_pages * page_size
     first_page = jnp.zeros_like(tiles.seq)
     if window is not None:

@@ -161,10 +161,8 @@ class Admitter:
     def _special_tokens(self) -> dict[str, int]:
         if self._tokenizer is None:
             return {}
-        return {
-            self._tokenizer.backend.id_to_token(index): index
-            for index in self._tokenizer.special_ids
-        }
+        names = {index: self._tokenizer.token_text(index) for index in self._tokenizer.special_ids}
+        return {name: index for index, name in names.items()}
 
     @cached_property
     def _needs_context(self) -> bool:

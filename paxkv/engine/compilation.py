@@ -51,7 +51,9 @@ class Compiler:
         shapes, structure = jax.tree.flatten(jax.tree.map(_shape, args()))
         key = (function.func, tuple(function.keywords.items()), tuple(shapes), structure, donate)
         if key not in _shared:
-            lowered = jax.jit(function, donate_argnums=donate).lower(*structure.unflatten(shapes))
+            lowered = jax.jit(function, donate_argnums=donate).lower(
+                *jax.tree.unflatten(structure, shapes)
+            )
             _shared[key] = lowered.compile()
             self.num_compiled += 1
         self._programs[name] = _shared[key]

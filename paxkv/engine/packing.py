@@ -34,7 +34,7 @@ class Packing:
     def empty(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """A zeroed buffer `[size]` int32 and writable views of it by name."""
         buffer = np.zeros(self.size, np.int32)
-        views = {
+        views: dict[str, np.ndarray] = {
             name: buffer[start:end].view(kind).reshape(shape)
             for name, (start, end, shape, kind) in self._fields.items()
         }

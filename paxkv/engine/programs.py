@@ -40,11 +40,11 @@ MOST_BIASES = 1024
 
 
 class Copies(NamedTuple):
-    """Copy-on-write of one step: pages `source[i]` to `target[i]` for i below `count`."""
+    """Copy-on-write of one step: pages `source[i]` to `target[i]` for i below `num_copies`."""
 
     source: Array
     target: Array
-    count: Array
+    num_copies: Array
 
 
 class Prepared(NamedTuple):
@@ -91,7 +91,8 @@ def prepare(
         page_size=page_size,
         window=window,
     )
-    copies = Copies(*plan["copies"], plan["num_copies"][0])
+    source, target = plan["copies"]
+    copies = Copies(source, target, plan["num_copies"][0])
     return Prepared(x, rotations, step, schedule, copies, plan["draw_rows"]), tables
 
 

@@ -226,7 +226,7 @@ class Runner:
                 np.pad(rows[part], padding).astype(np.int32),
                 np.pad(targets[part], padding).astype(np.int32),
             )
-            yield count, TopLogprobs(*(np.asarray(x) for x in scored))
+            yield count, jax.tree.map(np.asarray, scored)
 
     def count(self, sequence: Sequence) -> None:
         """Start a sequence's token counts from what the host knows of it, for the penalties."""

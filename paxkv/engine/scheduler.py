@@ -52,6 +52,10 @@ def rank(sequence: Sequence) -> tuple[int, int, int]:
     return (-request.params.priority, request.arrival, sequence.index)
 
 
+def _rows(sequences: list[Sequence]) -> list[int]:
+    return [s.row for s in sequences if s.row is not None]
+
+
 class Scheduler:
     """Queues of sequences, and the decision who advances.
 
@@ -88,7 +92,7 @@ class Scheduler:
         while True:
             plan = Schedule()
             decoding, computing = self._sort_running()
-            short = self._memory.blocks_needed([s.row for s in decoding]) if decoding else 0
+            short = self._memory.blocks_needed(_rows(decoding)) if decoding else 0
             if short > self._memory.num_free_blocks:
                 if uncommitted:
                     return None
@@ -153,7 +157,7 @@ class Scheduler:
     def _decode(self, decoding: list[Sequence], plan: Schedule) -> None:
         if not decoding:
             return
-        self._memory.append_batch([s.row for s in decoding])
+        self._memory.append_batch(_rows(decoding))
         for sequence in decoding:
             self._advance(sequence, 1, plan)
 

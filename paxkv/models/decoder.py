@@ -1,4 +1,6 @@
-"""The decoder of the Llama family as pure functions over a paged cache: embed, run_layers, normalise, logits."""
+"""The decoder of the Llama family as pure functions over a paged cache: embed, run_layers,
+normalise, logits.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The Llama decoder once more, in float64 numpy over whole sequences: no cache, no pages, no JAX."""
+"""The Llama decoder once more, in float64 numpy over whole sequences: no cache, no pages, no
+JAX.
+"""
 
 from __future__ import annotations
 
