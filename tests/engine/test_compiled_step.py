@@ -1,0 +1,56 @@
+"""What XLA made of a step: pages updated in place, never copied or transposed whole."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import jax
+
+from paxkv.engine import programs
+from paxkv.engine.plan import shapes
+from paxkv.engine.runner import Runner
+from tests.engine.tiny import CONFIG, Tiny
+
+
+def page_moves(runner: Runner, text: str) -> list[str]:
+    """Instructions that copy or transpose a whole page array."""
+    shape = ",".join(map(str, runner._pages[0][0].shape))
+    return re.findall(r"f32\[" + shape + r"\]\S* (?:copy|transpose)\(", text)
+
+
+def whole_step(tiny: Tiny, donate: tuple[int, ...]) -> str:
+    """HLO of the step as one program."""
+    runner = tiny.engine.runner
+    (shape,) = runner._packings
+    function = partial(
+        programs.forward,
+        packing=runner._packings[shape],
+        rope=runner._rope,
+        config=CONFIG,
+        all_rows=0,
+    )
+    buffer = jax.ShapeDtypeStruct((runner._packings[shape].size,), "int32")
+    args = (runner._params, tuple(runner._pages), runner._tables, runner._last_tokens, buffer)
+    return jax.jit(function, donate_argnums=donate).lower(*args).compile().as_text()
+
+
+def test_pages_are_donated_and_never_copied() -> None:
+    tiny = Tiny(deterministic=True)
+    text = whole_step(tiny, donate=(1, 2))
+    assert not page_moves(tiny.engine.runner, text)
+    aliases = re.search(r"input_output_alias={(.*?)}, entry", text, re.DOTALL)
+    assert aliases is not None
+    # Keys and values of every layer, and the block tables.
+    assert aliases.group(1).count("alias)") == 2 * CONFIG.num_layers + 1
+
+
+def test_a_step_that_does_not_own_its_pages_is_seen_to_copy_them() -> None:
+    tiny = Tiny(deterministic=True)
+    assert page_moves(tiny.engine.runner, whole_step(tiny, donate=()))
+
+
+def test_the_shapes_are_few_and_named_apart() -> None:
+    tiny = Tiny()
+    found = shapes(tiny.engine.limits, tiny.engine.planner._buckets)
+    assert len({shape.name for shape in found}) == len(found) <= 12
