@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     params = sampling_params(args)
     from paxkv.llm import LLM
 
-    llm = LLM(args.model, **engine_arguments(args))
+    llm = LLM(args.model, **{"max_num_seqs": 1, **engine_arguments(args)})
     Conversation(llm, params, args.system, args.quiet).run()
     return 0
 

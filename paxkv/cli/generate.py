@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "complete prompts (or answer them, with --chat) and stream the text"
 MAX_TOKENS = 128
+MOST_TOGETHER = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
     params = sampling_params(args)
     from paxkv.llm import LLM
 
-    llm = LLM(args.model, **engine_arguments(args))
+    # Room for these prompts and no more: fewer programs to compile before the first token.
+    together = max(params.children, min(len(prompts) * params.children, MOST_TOGETHER))
+    sized = {"max_num_seqs": together, **engine_arguments(args)}
+    llm = LLM(args.model, **sized)
     requests = [_chat_request(llm, args.system, text) if args.chat else text for text in prompts]
     if len(requests) == 1 and params.n == 1:
         _stream_one(llm, requests[0], params, args.quiet)

@@ -36,7 +36,7 @@ def test_generate_streams_a_completion_to_stdout(capsys):
     ((prompt, params),) = asked().requests
     assert prompt == "Explain paging."
     assert (params.temperature, params.max_tokens, params.n) == (0.0, 128, 1)
-    assert asked().engine_arguments == {}
+    assert asked().engine_arguments == {"max_num_seqs": 1}
 
 
 def test_generate_passes_sampling_flags(capsys):
