@@ -22,6 +22,8 @@ Array = jax.Array
 # A finite stand-in for -inf: differences of two masked scores stay numbers.
 MASKED = -1e30
 _FULL = lax.Precision.HIGHEST
+# Columns of a work item before its pages.
+_FIXED = 6
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Config:
         """Heuristic from static shapes alone, so that results never depend on a batch's content."""
         if num_tokens <= num_seqs:
             return cls(query_tile=1, chunk_tokens=64, items=min(32, 4 * num_tokens))
-        return cls(query_tile=16, chunk_tokens=128, items=8)
+        return cls(query_tile=32, chunk_tokens=64, items=8)
 
 
 class _Tiles(NamedTuple):
@@ -57,26 +59,20 @@ class _Tiles(NamedTuple):
     first_position: Array
 
 
-class _Items(NamedTuple):
-    """The flat work list: per item `[num_items]` its tile, its pages `[num_items, chunk_pages]`,
-    and what it may see.
+class Schedule(NamedTuple):
+    """The work of a step; the same for every layer with the same window.
 
-    `start` is the position of the first key, `end` one past the last cached key of the sequence (0
-    beyond the list).
+    items: int32 `[num_items, 6 + chunk_pages]`. Per item its tile; the position of its first key;
+        one past the last cached key of its sequence (0 beyond the list); the tile's first token,
+        number of tokens and first position; the pages. One array, so that the loop slices once.
+    num_items: how many are listed.
+    tile, offset: `[num_tokens]`, where each token's result is; the offset of padding is -1.
     """
 
-    tile: Array
-    pages: Array
-    start: Array
-    end: Array
-
-
-class Schedule(NamedTuple):
-    """Tiles and work list of a step; the same for every layer with the same window."""
-
-    tiles: _Tiles
-    items: _Items
+    items: Array
     num_items: Array
+    tile: Array
+    offset: Array
 
 
 def schedule(
@@ -92,11 +88,13 @@ def schedule(
     """What `ragged_paged_attention` works through, to be made once for all layers of a step."""
     config = config or Config.choose(num_tokens, block_tables.shape[0])
     chunk_pages = -(-config.chunk_tokens // page_size)
-    tiles = _cut(kv_lens, query_start, num_tokens, config.query_tile, spare=config.items)
-    items, num_items = _pair(
-        tiles, kv_lens, block_tables, page_size, chunk_pages, window, config.items
-    )
-    return Schedule(tiles, items, num_items)
+    tiles = _cut(kv_lens, query_start, num_tokens, config)
+    items, num_items = _pair(tiles, kv_lens, block_tables, page_size, chunk_pages, window, config)
+    token = jnp.arange(num_tokens)
+    tile = jnp.sum(token[:, None] >= (tiles.first_token + tiles.num_tokens), axis=1)
+    tile = jnp.minimum(tile, tiles.seq.shape[0] - 1)
+    offset = jnp.where(token < query_start[-1], token - tiles.first_token[tile], -1)
+    return Schedule(items, num_items, tile, offset)
 
 
 def ragged_paged_attention(
@@ -134,26 +132,26 @@ def ragged_paged_attention(
             window=window,
             config=config,
         )
-    tiles, work, num_items = scheduled
-    num_tiles = tiles.seq.shape[0]
+    num_items = scheduled.num_items
     queries = (q.astype(jnp.float32) * scale).reshape(num_tokens, num_kv_heads, group, head_dim)
     in_tile = jnp.arange(query_tile)
     in_chunk = jnp.arange(chunk)
 
     def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         done, top, acc = carry
-        item = _Items(*(lax.dynamic_slice_in_dim(x, done * items, items) for x in work))
-        tile = _Tiles(*(x[item.tile] for x in tiles))
-        keys, values = _read(k_pages, k_scale, item.pages), _read(v_pages, v_scale, item.pages)
-        tokens = jnp.minimum(tile.first_token[:, None] + in_tile, num_tokens - 1)
+        item = lax.dynamic_slice_in_dim(scheduled.items, done * items, items)
+        tile, start, end, first_token, count, first_position = item[:, :_FIXED].T
+        pages = item[:, _FIXED:]
+        keys, values = _read(k_pages, k_scale, pages), _read(v_pages, v_scale, pages)
+        tokens = jnp.minimum(first_token[:, None] + in_tile, num_tokens - 1)
         # [items, kv_heads, tile, group, chunk]
         score = jnp.einsum("iqhgd,ihcd->ihqgc", queries[tokens], keys, precision=_FULL)
         if softcap is not None:
             score = softcap * jnp.tanh(score / softcap)
-        at = tile.first_position[:, None] + in_tile
-        last = jnp.where(in_tile < tile.num_tokens[:, None], at, -1)
-        position = item.start[:, None] + in_chunk
-        cached = position < item.end[:, None]
+        at = first_position[:, None] + in_tile
+        last = jnp.where(in_tile < count[:, None], at, -1)
+        position = start[:, None] + in_chunk
+        cached = position < end[:, None]
         seen = cached[:, None] & (position[:, None] <= last[..., None])
         if window is not None:
             seen &= position[:, None] > last[..., None] - window
@@ -169,13 +167,13 @@ def ragged_paged_attention(
             axis=-1,
         )
         # The items of one iteration touch at most `items` neighbouring tiles.
-        first = item.tile[0]
-        mine = (item.tile - first) == jnp.arange(items)[:, None]
+        first = tile[0]
+        mine = (tile - first) == jnp.arange(items)[:, None]
         old_top = lax.dynamic_slice_in_dim(top, first, items)
         old_acc = lax.dynamic_slice_in_dim(acc, first, items)
         tops = jnp.where(mine[..., None, None, None], item_top, MASKED)
         new_top = jnp.maximum(old_top, jnp.max(tops, axis=1))
-        own_top = new_top[jnp.minimum(item.tile - first, items - 1)]
+        own_top = new_top[jnp.minimum(tile - first, items - 1)]
         part *= jnp.exp(jnp.minimum(item_top - own_top, 0.0))[..., None]
         gathered = jnp.dot(mine.astype(jnp.float32), part.reshape(items, -1), precision=_FULL)
         new_acc = old_acc * jnp.exp(old_top - new_top)[..., None] + gathered.reshape(part.shape)
@@ -185,6 +183,7 @@ def ragged_paged_attention(
             lax.dynamic_update_slice_in_dim(acc, new_acc, first, 0),
         )
 
+    num_tiles = _num_tiles(num_tokens, block_tables.shape[0], config)
     rows = (num_tiles, num_kv_heads, query_tile, group)
     carry = (
         jnp.int32(0),
@@ -198,16 +197,12 @@ def ragged_paged_attention(
     out = out / jnp.where(total == 0, 1.0, total)[..., None]
     lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(jnp.where(total == 0, 1.0, total)))
 
-    token = jnp.arange(num_tokens)
-    tile = jnp.sum(token[:, None] >= (tiles.first_token + tiles.num_tokens), axis=1)
-    tile = jnp.minimum(tile, num_tiles - 1)
-    offset = jnp.clip(token - tiles.first_token[tile], 0, query_tile - 1)
-    real = token < query_start[-1]
-    out = jnp.where(real[:, None, None, None], out[tile, :, offset], 0.0)
-    out = out.reshape(q.shape).astype(q.dtype)
+    tile, offset = scheduled.tile, jnp.maximum(scheduled.offset, 0)
+    real = (scheduled.offset >= 0)[:, None, None]
+    out = jnp.where(real[..., None], out[tile, :, offset], 0.0).reshape(q.shape).astype(q.dtype)
     if not return_lse:
         return out
-    lse = jnp.where(real[:, None, None], lse[tile, :, offset], -jnp.inf)
+    lse = jnp.where(real, lse[tile, :, offset], -jnp.inf)
     return out, lse.reshape(num_tokens, num_heads)
 
 
@@ -233,18 +228,20 @@ def copy_pages(pages: Array, source: Array, destination: Array, count: Array) ->
     return lax.fori_loop(0, count, copy, pages)
 
 
-def _cut(
-    kv_lens: Array, query_start: Array, num_tokens: int, query_tile: int, spare: int
-) -> _Tiles:
-    """Cut each sequence's queries into tiles; `spare` empty tiles at the end keep windows of
-    tiles in bounds.
-    """
+def _num_tiles(num_tokens: int, num_seqs: int, config: Config) -> int:
+    """Most tiles there can be, and as many empty ones as an iteration looks at."""
+    partial_tiles = num_seqs if config.query_tile > 1 else 0
+    return min(num_tokens // config.query_tile + partial_tiles, num_tokens) + config.items
+
+
+def _cut(kv_lens: Array, query_start: Array, num_tokens: int, config: Config) -> _Tiles:
+    """Cut each sequence's queries into tiles, the empty ones at the end."""
     num_seqs = kv_lens.shape[0]
+    query_tile = config.query_tile
     query_lens = query_start[1:] - query_start[:-1]
     per_seq = (query_lens + query_tile - 1) // query_tile
     end = jnp.cumsum(per_seq)
-    most = num_tokens // query_tile + (num_seqs if query_tile > 1 else 0)
-    tile = jnp.arange(min(most, num_tokens) + spare)
+    tile = jnp.arange(_num_tiles(num_tokens, num_seqs, config))
     seq = jnp.minimum(jnp.sum(tile[:, None] >= end, axis=1), num_seqs - 1)
     used = tile < end[-1]
     skipped = (tile - (end - per_seq)[seq]) * query_tile
@@ -263,11 +260,12 @@ def _pair(
     page_size: int,
     chunk_pages: int,
     window: int | None,
-    items: int,
-) -> tuple[_Items, Array]:
+    config: Config,
+) -> tuple[Array, Array]:
     """List the chunks each tile can see, tile by tile, and count them; the list is padded to
     whole iterations.
     """
+    items = config.items
     chunk = chunk_pages * page_size
     first_page = jnp.zeros_like(tiles.seq)
     if window is not None:
@@ -286,7 +284,15 @@ def _pair(
     columns = column[:, None] + jnp.arange(chunk_pages)
     held = columns * page_size < stop[:, None]
     pages = block_tables[seq[:, None], jnp.where(held, columns, 0)]
-    return _Items(tile, jnp.where(held, pages, 0), start, stop), end[-1]
+    fixed = (
+        tile,
+        start,
+        stop,
+        tiles.first_token[tile],
+        tiles.num_tokens[tile],
+        tiles.first_position[tile],
+    )
+    return jnp.column_stack((*fixed, jnp.where(held, pages, 0))), end[-1]
 
 
 def _read(pages: Array, scale: Array | None, index: Array) -> Array:
