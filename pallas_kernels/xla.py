@@ -34,11 +34,13 @@ class Config:
         query_tile: query tokens per tile; 1 is right for any batch and best for pure decode.
         chunk_tokens: keys per work item, rounded up to whole pages.
         items: work items per loop iteration.
+        one_each: no sequence has more than one query token, so that a tile each will do.
     """
 
     query_tile: int
     chunk_tokens: int
     items: int
+    one_each: bool = False
 
     @classmethod
     def choose(cls, num_tokens: int, num_seqs: int) -> Config:
@@ -46,6 +48,13 @@ class Config:
         if num_tokens <= num_seqs:
             return cls(query_tile=1, chunk_tokens=64, items=min(32, 4 * num_tokens))
         return cls(query_tile=32, chunk_tokens=64, items=8)
+
+    @property
+    def parts(self) -> tuple[Config, ...]:
+        """With tiles of several tokens, sequences of one token are worked through apart."""
+        if self.query_tile == 1:
+            return (self,)
+        return (Config(query_tile=1, chunk_tokens=64, items=32, one_each=True), self)
 
 
 class _Tiles(NamedTuple):
@@ -59,20 +68,23 @@ class _Tiles(NamedTuple):
     first_position: Array
 
 
-class Schedule(NamedTuple):
-    """The work of a step; the same for every layer with the same window.
+class Part(NamedTuple):
+    """The work on some of a step's sequences; the same for every layer with the same window.
 
     items: int32 `[num_items, 6 + chunk_pages]`. Per item its tile; the position of its first key;
         one past the last cached key of its sequence (0 beyond the list); the tile's first token,
         number of tokens and first position; the pages. One array, so that the loop slices once.
     num_items: how many are listed.
-    tile, offset: `[num_tokens]`, where each token's result is; the offset of padding is -1.
+    tile, offset: `[num_tokens]`, where each token's result is; the offset is -1 where not here.
     """
 
     items: Array
     num_items: Array
     tile: Array
     offset: Array
+
+
+Schedule = tuple[Part, ...]
 
 
 def schedule(
@@ -87,14 +99,21 @@ def schedule(
 ) -> Schedule:
     """What `ragged_paged_attention` works through, to be made once for all layers of a step."""
     config = config or Config.choose(num_tokens, block_tables.shape[0])
-    chunk_pages = -(-config.chunk_tokens // page_size)
-    tiles = _cut(kv_lens, query_start, num_tokens, config)
-    items, num_items = _pair(tiles, kv_lens, block_tables, page_size, chunk_pages, window, config)
-    token = jnp.arange(num_tokens)
-    tile = jnp.sum(token[:, None] >= (tiles.first_token + tiles.num_tokens), axis=1)
-    tile = jnp.minimum(tile, tiles.seq.shape[0] - 1)
-    offset = jnp.where(token < query_start[-1], token - tiles.first_token[tile], -1)
-    return Schedule(items, num_items, tile, offset)
+    query_lens = query_start[1:] - query_start[:-1]
+    groups = [query_lens > 0]
+    if len(config.parts) == 2:
+        groups = [query_lens == 1, query_lens > 1]
+    parts = []
+    for part, takes in zip(config.parts, groups, strict=True):
+        chunk_pages = -(-part.chunk_tokens // page_size)
+        tiles = _cut(kv_lens, query_start, takes, num_tokens, part)
+        work = _pair(tiles, kv_lens, block_tables, page_size, chunk_pages, window, part)
+        token = jnp.arange(num_tokens)[:, None]
+        inside = (token >= tiles.first_token) & (token < tiles.first_token + tiles.num_tokens)
+        tile = jnp.argmax(inside, axis=1)
+        offset = jnp.where(inside.any(1), token[:, 0] - tiles.first_token[tile], -1)
+        parts.append(Part(*work, tile, offset))
+    return tuple(parts)
 
 
 def ragged_paged_attention(
@@ -116,36 +135,77 @@ def ragged_paged_attention(
     scheduled: Schedule | None = None,
 ) -> Array | tuple[Array, Array]:
     """See `pallas_kernels.ragged_paged_attention`."""
-    num_tokens, num_heads, head_dim = q.shape
-    _, num_kv_heads, page_size, _ = k_pages.shape
-    group = num_heads // num_kv_heads
-    config = config or Config.choose(num_tokens, block_tables.shape[0])
-    chunk = -(-config.chunk_tokens // page_size) * page_size
-    items, query_tile = config.items, config.query_tile
+    config = config or Config.choose(q.shape[0], block_tables.shape[0])
     if scheduled is None:
         scheduled = schedule(
             block_tables,
             kv_lens,
             query_start,
-            num_tokens=num_tokens,
-            page_size=page_size,
+            num_tokens=q.shape[0],
+            page_size=k_pages.shape[2],
             window=window,
             config=config,
         )
-    num_items = scheduled.num_items
+    found = [
+        _attend(
+            q,
+            k_pages,
+            v_pages,
+            part,
+            block_tables.shape[0],
+            part_config,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=sinks,
+            k_scale=k_scale,
+            v_scale=v_scale,
+        )
+        for part, part_config in zip(scheduled, config.parts, strict=True)
+    ]
+    out, lse = found[0]
+    for other, other_lse in found[1:]:
+        out, lse = out + other, jnp.maximum(lse, other_lse)
+    return (out, lse) if return_lse else out
+
+
+def _attend(
+    q: Array,
+    k_pages: Array,
+    v_pages: Array,
+    part: Part,
+    num_seqs: int,
+    config: Config,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Array | None,
+    k_scale: Array | None,
+    v_scale: Array | None,
+) -> tuple[Array, Array]:
+    """Output and log-sum-exp of the tokens of one part; 0 and -inf everywhere else."""
+    num_tokens, num_heads, head_dim = q.shape
+    _, num_kv_heads, page_size, _ = k_pages.shape
+    group = num_heads // num_kv_heads
+    chunk = -(-config.chunk_tokens // page_size) * page_size
+    items, query_tile = config.items, config.query_tile
+    num_items = part.num_items
     queries = (q.astype(jnp.float32) * scale).reshape(num_tokens, num_kv_heads, group, head_dim)
     in_tile = jnp.arange(query_tile)
     in_chunk = jnp.arange(chunk)
 
     def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         done, top, acc = carry
-        item = lax.dynamic_slice_in_dim(scheduled.items, done * items, items)
+        item = lax.dynamic_slice_in_dim(part.items, done * items, items)
         tile, start, end, first_token, count, first_position = item[:, :_FIXED].T
         pages = item[:, _FIXED:]
         keys, values = _read(k_pages, k_scale, pages), _read(v_pages, v_scale, pages)
         tokens = jnp.minimum(first_token[:, None] + in_tile, num_tokens - 1)
+        # Gathered transposed: XLA's CPU matmul reads that faster, and would undo it if it could.
+        keys = lax.optimization_barrier(jnp.swapaxes(keys, 2, 3))
         # [items, kv_heads, tile, group, chunk]
-        score = jnp.einsum("iqhgd,ihcd->ihqgc", queries[tokens], keys, precision=_FULL)
+        score = jnp.einsum("iqhgd,ihdc->ihqgc", queries[tokens], keys, precision=_FULL)
         if softcap is not None:
             score = softcap * jnp.tanh(score / softcap)
         at = first_position[:, None] + in_tile
@@ -159,7 +219,7 @@ def ragged_paged_attention(
         item_top = jnp.maximum(jnp.max(score, axis=-1), MASKED / 2)
         weight = jnp.exp(score - item_top[..., None])
         values = jnp.where(cached[:, None, :, None], values, 0.0)
-        part = jnp.concatenate(
+        new = jnp.concatenate(
             (
                 jnp.einsum("ihqgc,ihcd->ihqgd", weight, values, precision=_FULL),
                 jnp.sum(weight, axis=-1, keepdims=True),
@@ -174,16 +234,16 @@ def ragged_paged_attention(
         tops = jnp.where(mine[..., None, None, None], item_top, MASKED)
         new_top = jnp.maximum(old_top, jnp.max(tops, axis=1))
         own_top = new_top[jnp.minimum(tile - first, items - 1)]
-        part *= jnp.exp(jnp.minimum(item_top - own_top, 0.0))[..., None]
-        gathered = jnp.dot(mine.astype(jnp.float32), part.reshape(items, -1), precision=_FULL)
-        new_acc = old_acc * jnp.exp(old_top - new_top)[..., None] + gathered.reshape(part.shape)
+        new *= jnp.exp(jnp.minimum(item_top - own_top, 0.0))[..., None]
+        gathered = jnp.dot(mine.astype(jnp.float32), new.reshape(items, -1), precision=_FULL)
+        new_acc = old_acc * jnp.exp(old_top - new_top)[..., None] + gathered.reshape(new.shape)
         return (
             done + 1,
             lax.dynamic_update_slice_in_dim(top, new_top, first, 0),
             lax.dynamic_update_slice_in_dim(acc, new_acc, first, 0),
         )
 
-    num_tiles = _num_tiles(num_tokens, block_tables.shape[0], config)
+    num_tiles = _num_tiles(num_tokens, num_seqs, config)
     rows = (num_tiles, num_kv_heads, query_tile, group)
     carry = (
         jnp.int32(0),
@@ -197,13 +257,11 @@ def ragged_paged_attention(
     out = out / jnp.where(total == 0, 1.0, total)[..., None]
     lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(jnp.where(total == 0, 1.0, total)))
 
-    tile, offset = scheduled.tile, jnp.maximum(scheduled.offset, 0)
-    real = (scheduled.offset >= 0)[:, None, None]
-    out = jnp.where(real[..., None], out[tile, :, offset], 0.0).reshape(q.shape).astype(q.dtype)
-    if not return_lse:
-        return out
-    lse = jnp.where(real, lse[tile, :, offset], -jnp.inf)
-    return out, lse.reshape(num_tokens, num_heads)
+    offset = jnp.maximum(part.offset, 0)
+    here = (part.offset >= 0)[:, None, None]
+    out = jnp.where(here[..., None], out[part.tile, :, offset], 0.0)
+    lse = jnp.where(here, lse[part.tile, :, offset], -jnp.inf)
+    return out.reshape(q.shape).astype(q.dtype), lse.reshape(num_tokens, num_heads)
 
 
 def write_kv(
@@ -230,15 +288,19 @@ def copy_pages(pages: Array, source: Array, destination: Array, count: Array) ->
 
 def _num_tiles(num_tokens: int, num_seqs: int, config: Config) -> int:
     """Most tiles there can be, and as many empty ones as an iteration looks at."""
+    if config.one_each:
+        return min(num_seqs, num_tokens) + config.items
     partial_tiles = num_seqs if config.query_tile > 1 else 0
     return min(num_tokens // config.query_tile + partial_tiles, num_tokens) + config.items
 
 
-def _cut(kv_lens: Array, query_start: Array, num_tokens: int, config: Config) -> _Tiles:
-    """Cut each sequence's queries into tiles, the empty ones at the end."""
+def _cut(
+    kv_lens: Array, query_start: Array, takes: Array, num_tokens: int, config: Config
+) -> _Tiles:
+    """Cut the queries of the sequences in `takes` into tiles, the empty ones at the end."""
     num_seqs = kv_lens.shape[0]
     query_tile = config.query_tile
-    query_lens = query_start[1:] - query_start[:-1]
+    query_lens = jnp.where(takes, query_start[1:] - query_start[:-1], 0)
     per_seq = (query_lens + query_tile - 1) // query_tile
     end = jnp.cumsum(per_seq)
     tile = jnp.arange(_num_tiles(num_tokens, num_seqs, config))
