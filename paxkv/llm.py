@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,8 +12,6 @@ from typing import Any
 from paxkv.engine.config import EngineConfig
 from paxkv.outputs import RequestOutput
 from paxkv.sampling.params import SamplingParams
-
-logger = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Messages = Sequence[Mapping[str, Any]]
@@ -64,7 +61,6 @@ class LLM:
         from paxkv.engine.admission import Admitter
 
         self._admitter = Admitter(self.engine, checkpoint.config, self._tokenizer)
-        self._counter = 0
 
     # Generating
 

@@ -26,7 +26,6 @@ class Compiler:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.num_compiled = 0
         self._programs: dict[str, Any] = {}
 
     @property
@@ -55,7 +54,6 @@ class Compiler:
                 *jax.tree.unflatten(structure, shapes)
             )
             _shared[key] = lowered.compile()
-            self.num_compiled += 1
         self._programs[name] = _shared[key]
         self.seconds += time.perf_counter() - start
         logger.debug("%s ready in %.1f s", name, time.perf_counter() - start)

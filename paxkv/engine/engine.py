@@ -17,7 +17,7 @@ from paxkv.engine.scheduler import Schedule, Scheduler
 from paxkv.engine.stats import EngineStats
 from paxkv.memory import BlockManager
 from paxkv.outputs import token_logprobs
-from paxkv.text.detokenizer import decode_each
+from paxkv.text.detokenizer import CONTEXT_TOKENS, decode_each
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +233,9 @@ class Engine:
                         int(found.rank[place]),
                         found.ids[place, :wanted].tolist(),
                         found.values[place, :wanted].tolist(),
-                        self._decoder(request, prompt[:position]),
+                        self._decoder(
+                            request, prompt[max(0, position - CONTEXT_TOKENS) : position]
+                        ),
                     )
                 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from paxkv.engine.config import Limits
@@ -135,11 +134,6 @@ class Scheduler:
         self.num_preemptions += 1
         self._leave(self.running, sequence)
         insort(self.waiting, sequence, key=rank)
-
-    def requests(self) -> Iterator[Request]:
-        """Every request that has not finished."""
-        seen = {id(s.request): s.request for s in (*self.running, *self.waiting)}
-        yield from seen.values()
 
     def _sort_running(self) -> tuple[list[Sequence], list[Sequence]]:
         decoding, computing = [], []
