@@ -88,7 +88,7 @@ def stub_engine(running: int, steps: int) -> Engine:
         num_gpu_blocks_override=running * (length // 16 + 2),
     )
     engine = assemble(weights, MODEL, options)
-    engine.runner.compiler = StubCompiler()  # type: ignore[assignment]
+    engine.runner.programs.compiler = StubCompiler()  # type: ignore[assignment]
     return engine
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,13 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from paxkv.cache.pages import PageLayout, allocate
-from paxkv.engine import programs
 from paxkv.engine.buckets import Buckets, padded
 from paxkv.engine.compilation import Compiler
 from paxkv.engine.config import Limits
 from paxkv.engine.hooks import Hooks
-from paxkv.engine.packing import Packing
-from paxkv.engine.plan import StepPlan, StepShape, shapes
+from paxkv.engine.plan import StepPlan, StepShape
+from paxkv.engine.program_table import COUNTED_TOKENS, PATCHED_CELLS, ProgramTable
 from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
 from paxkv.engine.request import Sequence
 from paxkv.models.config import ModelConfig
@@ -27,17 +25,7 @@ from paxkv.sampling.allowed_tokens import NoTokenAllowed
 from paxkv.sampling.logit_edits import ALL_ALLOWED
 from paxkv.sampling.logprobs import TopLogprobs
 from paxkv.sampling.sample import SampleResult
-from paxkv.sampling.token_counts import (
-    TokenCounts,
-    add_output_tokens,
-    add_prompt_tokens,
-    copy_slots,
-    empty_counts,
-    reset_slots,
-)
-
-COUNTED_TOKENS = 512
-PATCHED_CELLS = 1024
+from paxkv.sampling.token_counts import empty_counts
 
 
 @dataclass(frozen=True)
@@ -83,18 +71,24 @@ class Runner:
         self._layout = layout
         self._num_pages = num_pages
         self._buckets = buckets
-        self._group = min(layers_per_program, config.num_layers)
-        self._config = config
-        self._rope = rope
-        self._alternatives = max(1, limits.max_logprobs)
-        self._packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
         self._vocab_size = config.vocab_size
-        self._draw_packings = {size: programs.draw_packing(size) for size in buckets.sample}
-        self._neutral: dict[int, tuple[jax.Array, jax.Array, jax.Array]] = {}
-        self.compiler = Compiler()
+        self.programs = ProgramTable(
+            params,
+            config,
+            limits,
+            rope=rope,
+            layout=layout,
+            num_pages=num_pages,
+            buckets=buckets,
+            layers_per_program=layers_per_program,
+        )
         self.hooks = Hooks()
         self.num_steps = 0
         self.reset()
+
+    @property
+    def compiler(self) -> Compiler:
+        return self.programs.compiler
 
     def reset(self) -> None:
         """Fresh pages, tables and counters; everything cached is lost."""
@@ -114,7 +108,7 @@ class Runner:
 
     def compile_all(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Compile every program of every bucket; `progress(done, in all)` after each."""
-        jobs = list(self._jobs())
+        jobs = list(self.programs.jobs())
         for done, job in enumerate(jobs):
             if progress is not None:
                 progress(done, len(jobs))
@@ -130,14 +124,14 @@ class Runner:
             self.hooks.before_launch(self.num_steps)
         self._patch(plan.extra_patches)
         shape = plan.shape
-        if self._group == len(self._pages):
-            self._forward_whole(shape, plan.buffer)
-        else:
+        if self.programs.in_groups:
             self._forward_in_groups(shape, plan.buffer)
+        else:
+            self._forward_whole(shape, plan.buffer)
         self.num_steps += 1
 
     def _forward_whole(self, shape: StepShape, buffer: Any) -> None:
-        launched = self._whole(shape)(
+        launched = self.programs.whole(shape)(
             self._params, tuple(self._pages), self._tables, self._last_tokens, buffer
         )
         self._call_inside()
@@ -145,18 +139,19 @@ class Runner:
         self._pages = list(pages)
 
     def _forward_in_groups(self, shape: StepShape, buffer: Any) -> None:
-        prepared, self._tables = self._prepare(shape)(
+        prepared, self._tables = self.programs.prepare(shape)(
             self._params["embed"], self._tables, self._last_tokens, buffer
         )
         layers = self._params["layers"]
-        for start in range(0, len(layers), self._group):
-            part = slice(start, start + self._group)
-            run = self._layers(shape, len(layers[part]))
+        group = self.programs.group
+        for start in range(0, len(layers), group):
+            part = slice(start, start + group)
+            run = self.programs.layers(shape, len(layers[part]))
             x, pages = run(layers[part], tuple(self._pages[part]), prepared)
             self._call_inside()
             self._pages[part] = pages
             prepared = prepared._replace(x=x)
-        self._hidden, self._all_hidden = self._finish(shape)(
+        self._hidden, self._all_hidden = self.programs.finish(shape)(
             self._params["norm"], prepared.x, prepared.draw_rows
         )
 
@@ -169,7 +164,7 @@ class Runner:
         if not rows:
             return Results(rows, None)
         size = padded(self._buckets.sample, len(rows))
-        buffer, view = self._draw_packings[size].empty()
+        buffer, view = self.programs.draw_packings[size].empty()
         view["rows"][:] = self._limits.max_num_seqs
         view["top_p"][:] = 1.0
         view["repetition"][:] = 1.0
@@ -198,8 +193,8 @@ class Runner:
                     if allowed is None:
                         allowed = np.full((size, len(bits)), ALL_ALLOWED, np.uint32)
                     allowed[place] = bits
-        neutral = self._neutral_edits(size)
-        drawn, self._counts, self._last_tokens = self._draw(size)(
+        neutral = self.programs.neutral_edits(size)
+        drawn, self._counts, self._last_tokens = self.programs.draw(size)(
             self._head,
             self._hidden,
             self._counts,
@@ -220,7 +215,7 @@ class Runner:
             part = slice(start, start + SCORED_ROWS)
             count = len(rows[part])
             padding = (0, SCORED_ROWS - count)
-            scored = self._score()(
+            scored = self.programs.score()(
                 self._head,
                 self._all_hidden,
                 np.pad(rows[part], padding).astype(np.int32),
@@ -232,10 +227,10 @@ class Runner:
         """Start a sequence's token counts from what the host knows of it, for the penalties."""
         slot = self._slot(sequence)
         num_prompt = sequence.request.num_prompt
-        self._counts = self._reset_counts()(self._counts, np.array([slot], np.int32))
+        self._counts = self.programs.reset_counts()(self._counts, np.array([slot], np.int32))
         for add, tokens in (
-            (self._add_prompt(), sequence.token_ids[:num_prompt]),
-            (self._add_output(), sequence.token_ids[num_prompt:]),
+            (self.programs.add_prompt(), sequence.token_ids[:num_prompt]),
+            (self.programs.add_output(), sequence.token_ids[num_prompt:]),
         ):
             for start in range(0, len(tokens), COUNTED_TOKENS):
                 part = tokens[start : start + COUNTED_TOKENS]
@@ -248,7 +243,7 @@ class Runner:
     def copy_counts(self, parent: Sequence, child: Sequence) -> None:
         """Give a forked child its parent's token counts."""
         slots = [np.array([self._slot(s)], np.int32) for s in (parent, child)]
-        self._counts = self._copy_counts()(self._counts, *slots)
+        self._counts = self.programs.copy_counts()(self._counts, *slots)
 
     # Rows of a draw
 
@@ -295,170 +290,10 @@ class Runner:
             # The row comes back as bad, and its request ends alone.
             return np.zeros(-(-self._vocab_size // 32), np.uint32)
 
-    def _neutral_edits(self, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-        if size not in self._neutral:
-            self._neutral[size] = (
-                jnp.asarray(np.zeros((size, MOST_BIASES), np.int32)),
-                jnp.asarray(np.zeros((size, MOST_BIASES), np.float32)),
-                jnp.asarray(np.full((size, -(-self._vocab_size // 32)), ALL_ALLOWED, np.uint32)),
-            )
-        return self._neutral[size]
-
     def _patch(self, patches: np.ndarray) -> None:
         for start in range(0, patches.shape[1], PATCHED_CELLS):
             part = patches[:, start : start + PATCHED_CELLS]
             cells = np.zeros((3, PATCHED_CELLS), np.int32)
             cells[0] = self._limits.max_num_seqs
             cells[:, : part.shape[1]] = part
-            self._tables = self._patch_tables()(self._tables, cells)
-
-    # Programs
-
-    def _jobs(self) -> Iterator[Callable[[], Any]]:
-        for shape in self._packings:
-            if self._group == len(self._pages):
-                yield partial(self._whole, shape)
-                continue
-            yield partial(self._prepare, shape)
-            for count in {self._group, len(self._pages) % self._group or self._group}:
-                yield partial(self._layers, shape, count)
-            yield partial(self._finish, shape)
-        for size in self._buckets.sample:
-            yield partial(self._neutral_edits, size)
-            yield partial(self._draw, size)
-        yield from (
-            self._score,
-            self._patch_tables,
-            self._reset_counts,
-            self._copy_counts,
-            self._add_prompt,
-            self._add_output,
-        )
-
-    def _all_rows(self, shape: StepShape) -> int:
-        """Rows that `score` may look at; a decode step has no prompt."""
-        return 0 if shape.decode else self._limits.max_num_batched_tokens
-
-    def _buffer(self, size: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((size,), np.int32)
-
-    def _prepared(self, shape: StepShape) -> Any:
-        packing = self._packings[shape]
-        function = self._prepare_function(packing)
-        embed = self._params["embed"]
-        buffer = self._buffer(packing.size)
-        return jax.eval_shape(function, embed, self._tables, self._last_tokens, buffer)[0]
-
-    def _whole(self, shape: StepShape) -> Any:
-        packing = self._packings[shape]
-        return self.compiler.get(
-            f"forward {shape.name}",
-            partial(
-                programs.forward,
-                packing=packing,
-                rope=self._rope,
-                config=self._config,
-                all_rows=self._all_rows(shape),
-            ),
-            lambda: (
-                self._params,
-                tuple(self._pages),
-                self._tables,
-                self._last_tokens,
-                self._buffer(packing.size),
-            ),
-            donate=(1, 2),
-        )
-
-    def _prepare_function(self, packing: Packing) -> partial[Any]:
-        return partial(
-            programs.prepare,
-            packing=packing,
-            rope=self._rope,
-            page_size=self._layout.block_size,
-            window=self._config.sliding_window,
-        )
-
-    def _prepare(self, shape: StepShape) -> Any:
-        packing = self._packings[shape]
-        return self.compiler.get(
-            f"forward {shape.name} prepare",
-            self._prepare_function(packing),
-            lambda: (
-                self._params["embed"],
-                self._tables,
-                self._last_tokens,
-                self._buffer(packing.size),
-            ),
-            donate=(1,),
-        )
-
-    def _layers(self, shape: StepShape, count: int) -> Any:
-        return self.compiler.get(
-            f"forward {shape.name} layers[{count}]",
-            partial(programs.layers, config=self._config),
-            lambda: (
-                self._params["layers"][:count],
-                tuple(self._pages[:count]),
-                self._prepared(shape),
-            ),
-            donate=(1,),
-        )
-
-    def _finish(self, shape: StepShape) -> Any:
-        def args() -> tuple[Any, ...]:
-            prepared = self._prepared(shape)
-            return self._params["norm"], prepared.x, prepared.draw_rows
-
-        finish = partial(programs.finish, config=self._config, all_rows=self._all_rows(shape))
-        return self.compiler.get(f"forward {shape.name} finish", finish, args)
-
-    def _hidden_rows(self, rows: int) -> jax.ShapeDtypeStruct:
-        norm = self._params["norm"]
-        return jax.ShapeDtypeStruct((rows, norm.shape[0]), norm.dtype)
-
-    def _draw(self, size: int) -> Any:
-        return self.compiler.get(
-            f"sample[{size}]",
-            partial(programs.draw, alternatives=self._alternatives),
-            lambda: (
-                self._head,
-                self._hidden_rows(self._limits.max_num_seqs),
-                self._counts,
-                self._last_tokens,
-                self._buffer(self._draw_packings[size].size),
-                *self._neutral_edits(size),
-            ),
-            donate=(2, 3),
-        )
-
-    def _score(self) -> Any:
-        rows = self._buffer(SCORED_ROWS)
-        hidden = self._hidden_rows(self._limits.max_num_batched_tokens)
-        function = partial(programs.score, alternatives=self._alternatives)
-        return self.compiler.get("score", function, lambda: (self._head, hidden, rows, rows))
-
-    def _patch_tables(self) -> Any:
-        cells = jax.ShapeDtypeStruct((3, PATCHED_CELLS), np.int32)
-        patch = partial(programs.patch_tables)
-        return self.compiler.get("patch", patch, lambda: (self._tables, cells), donate=(0,))
-
-    def _reset_counts(self) -> Any:
-        return self._on_counts("counts reset", reset_slots, 1, 1)
-
-    def _copy_counts(self) -> Any:
-        return self._on_counts("counts copy", copy_slots, 1, 2)
-
-    def _add_prompt(self) -> Any:
-        return self._on_counts("counts prompt", add_prompt_tokens, COUNTED_TOKENS, 2)
-
-    def _add_output(self) -> Any:
-        return self._on_counts("counts output", add_output_tokens, COUNTED_TOKENS, 2)
-
-    def _on_counts(
-        self, name: str, function: Callable[..., TokenCounts], size: int, arguments: int
-    ) -> Any:
-        def args() -> tuple[Any, ...]:
-            return (self._counts, *[self._buffer(size)] * arguments)
-
-        return self.compiler.get(name, partial(function), args, donate=(0,))
+            self._tables = self.programs.patch_tables()(self._tables, cells)

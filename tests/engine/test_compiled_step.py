@@ -22,15 +22,15 @@ def page_moves(runner: Runner, text: str) -> list[str]:
 def whole_step(tiny: Tiny, donate: tuple[int, ...]) -> str:
     """HLO of the step as one program."""
     runner = tiny.engine.runner
-    (shape,) = runner._packings
+    (shape,) = runner.programs.packings
     function = partial(
         programs.forward,
-        packing=runner._packings[shape],
-        rope=runner._rope,
+        packing=runner.programs.packings[shape],
+        rope=runner.programs._rope,
         config=CONFIG,
         all_rows=0,
     )
-    buffer = jax.ShapeDtypeStruct((runner._packings[shape].size,), "int32")
+    buffer = jax.ShapeDtypeStruct((runner.programs.packings[shape].size,), "int32")
     args = (runner._params, tuple(runner._pages), runner._tables, runner._last_tokens, buffer)
     return jax.jit(function, donate_argnums=donate).lower(*args).compile().as_text()
 

@@ -1,0 +1,244 @@
+"""The programs of an engine by what they do, and the shapes each is compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from paxkv.cache.pages import PageLayout
+from paxkv.engine import programs
+from paxkv.engine.buckets import Buckets
+from paxkv.engine.compilation import Compiler
+from paxkv.engine.config import Limits
+from paxkv.engine.packing import Packing
+from paxkv.engine.plan import StepShape, shapes
+from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
+from paxkv.models.config import ModelConfig
+from paxkv.models.decoder import Rope
+from paxkv.sampling.logit_edits import ALL_ALLOWED
+from paxkv.sampling.token_counts import (
+    TokenCounts,
+    add_output_tokens,
+    add_prompt_tokens,
+    copy_slots,
+    empty_counts,
+    reset_slots,
+)
+
+COUNTED_TOKENS = 512
+PATCHED_CELLS = 1024
+
+
+class ProgramTable:
+    """Executables, each compiled when it is first asked for.
+
+    Attributes:
+        compiler: keeps and counts them.
+        packings, draw_packings: layout of the buffer that each `forward` and each `sample`
+            program reads.
+        group: decoder layers in one program.
+    """
+
+    def __init__(
+        self,
+        params: dict[str, Any],
+        config: ModelConfig,
+        limits: Limits,
+        *,
+        rope: Rope,
+        layout: PageLayout,
+        num_pages: int,
+        buckets: Buckets,
+        layers_per_program: int,
+    ) -> None:
+        self._params = params
+        self._head = params.get("head", params["embed"])
+        self._config = config
+        self._limits = limits
+        self._rope = rope
+        self._layout = layout
+        self._buckets = buckets
+        self.group = min(layers_per_program, config.num_layers)
+        self._alternatives = max(1, limits.max_logprobs)
+        self.packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
+        self.draw_packings = {size: programs.draw_packing(size) for size in buckets.sample}
+        self._neutral: dict[int, tuple[jax.Array, jax.Array, jax.Array]] = {}
+        self._pages = ((layout.array(num_pages),) * 2,) * layout.num_layers
+        rows = limits.max_num_seqs + 1
+        self._tables = jax.ShapeDtypeStruct((rows, limits.max_blocks_per_seq), np.int32)
+        self._last_tokens = self._buffer(rows)
+        self._vocab_size = config.vocab_size
+        counts = partial(empty_counts, limits.max_num_seqs, config.vocab_size)
+        self._counts = jax.eval_shape(counts)
+        self.compiler = Compiler()
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether a step is several programs."""
+        return self.group < self._layout.num_layers
+
+    def jobs(self) -> Iterator[Callable[[], Any]]:
+        """Calls that compile everything, program by program."""
+        for shape in self.packings:
+            if not self.in_groups:
+                yield partial(self.whole, shape)
+                continue
+            yield partial(self.prepare, shape)
+            for count in {self.group, self._layout.num_layers % self.group or self.group}:
+                yield partial(self.layers, shape, count)
+            yield partial(self.finish, shape)
+        for size in self._buckets.sample:
+            yield partial(self.neutral_edits, size)
+            yield partial(self.draw, size)
+        yield from (
+            self.score,
+            self.patch_tables,
+            self.reset_counts,
+            self.copy_counts,
+            self.add_prompt,
+            self.add_output,
+        )
+
+    def whole(self, shape: StepShape) -> Any:
+        packing = self.packings[shape]
+        return self.compiler.get(
+            f"forward {shape.name}",
+            partial(
+                programs.forward,
+                packing=packing,
+                rope=self._rope,
+                config=self._config,
+                all_rows=self._all_rows(shape),
+            ),
+            lambda: (
+                self._params,
+                self._pages,
+                self._tables,
+                self._last_tokens,
+                self._buffer(packing.size),
+            ),
+            donate=(1, 2),
+        )
+
+    def prepare(self, shape: StepShape) -> Any:
+        packing = self.packings[shape]
+        return self.compiler.get(
+            f"forward {shape.name} prepare",
+            self._prepare_function(packing),
+            lambda: (
+                self._params["embed"],
+                self._tables,
+                self._last_tokens,
+                self._buffer(packing.size),
+            ),
+            donate=(1,),
+        )
+
+    def layers(self, shape: StepShape, count: int) -> Any:
+        return self.compiler.get(
+            f"forward {shape.name} layers[{count}]",
+            partial(programs.layers, config=self._config),
+            lambda: (
+                self._params["layers"][:count],
+                self._pages[:count],
+                self._prepared(shape),
+            ),
+            donate=(1,),
+        )
+
+    def finish(self, shape: StepShape) -> Any:
+        def args() -> tuple[Any, ...]:
+            prepared = self._prepared(shape)
+            return self._params["norm"], prepared.x, prepared.draw_rows
+
+        finish = partial(programs.finish, config=self._config, all_rows=self._all_rows(shape))
+        return self.compiler.get(f"forward {shape.name} finish", finish, args)
+
+    def draw(self, size: int) -> Any:
+        return self.compiler.get(
+            f"sample[{size}]",
+            partial(programs.draw, alternatives=self._alternatives),
+            lambda: (
+                self._head,
+                self._hidden_rows(self._limits.max_num_seqs),
+                self._counts,
+                self._last_tokens,
+                self._buffer(self.draw_packings[size].size),
+                *self.neutral_edits(size),
+            ),
+            donate=(2, 3),
+        )
+
+    def score(self) -> Any:
+        rows = self._buffer(SCORED_ROWS)
+        hidden = self._hidden_rows(self._limits.max_num_batched_tokens)
+        function = partial(programs.score, alternatives=self._alternatives)
+        return self.compiler.get("score", function, lambda: (self._head, hidden, rows, rows))
+
+    def patch_tables(self) -> Any:
+        cells = jax.ShapeDtypeStruct((3, PATCHED_CELLS), np.int32)
+        patch = partial(programs.patch_tables)
+        return self.compiler.get("patch", patch, lambda: (self._tables, cells), donate=(0,))
+
+    def reset_counts(self) -> Any:
+        return self._on_counts("counts reset", reset_slots, 1, 1)
+
+    def copy_counts(self) -> Any:
+        return self._on_counts("counts copy", copy_slots, 1, 2)
+
+    def add_prompt(self) -> Any:
+        return self._on_counts("counts prompt", add_prompt_tokens, COUNTED_TOKENS, 2)
+
+    def add_output(self) -> Any:
+        return self._on_counts("counts output", add_output_tokens, COUNTED_TOKENS, 2)
+
+    def neutral_edits(self, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+        if size not in self._neutral:
+            self._neutral[size] = (
+                jnp.asarray(np.zeros((size, MOST_BIASES), np.int32)),
+                jnp.asarray(np.zeros((size, MOST_BIASES), np.float32)),
+                jnp.asarray(np.full((size, -(-self._vocab_size // 32)), ALL_ALLOWED, np.uint32)),
+            )
+        return self._neutral[size]
+
+    # Shapes
+
+    def _all_rows(self, shape: StepShape) -> int:
+        """Rows that `score` may look at; a decode step has no prompt."""
+        return 0 if shape.decode else self._limits.max_num_batched_tokens
+
+    def _buffer(self, size: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((size,), np.int32)
+
+    def _prepared(self, shape: StepShape) -> Any:
+        packing = self.packings[shape]
+        function = self._prepare_function(packing)
+        embed = self._params["embed"]
+        buffer = self._buffer(packing.size)
+        return jax.eval_shape(function, embed, self._tables, self._last_tokens, buffer)[0]
+
+    def _prepare_function(self, packing: Packing) -> partial[Any]:
+        return partial(
+            programs.prepare,
+            packing=packing,
+            rope=self._rope,
+            page_size=self._layout.block_size,
+            window=self._config.sliding_window,
+        )
+
+    def _hidden_rows(self, rows: int) -> jax.ShapeDtypeStruct:
+        norm = self._params["norm"]
+        return jax.ShapeDtypeStruct((rows, norm.shape[0]), norm.dtype)
+
+    def _on_counts(
+        self, name: str, function: Callable[..., TokenCounts], size: int, arguments: int
+    ) -> Any:
+        def args() -> tuple[Any, ...]:
+            return (self._counts, *[self._buffer(size)] * arguments)
+
+        return self.compiler.get(name, partial(function), args, donate=(0,))
