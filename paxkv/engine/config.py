@@ -24,6 +24,16 @@ class EngineConfig:
     gpu_memory_utilization: share of the device's memory for weights, activations and pages.
     max_num_seqs: sequences in one step; by default 64 on the CPU and 256 elsewhere.
     max_num_batched_tokens: tokens in one step; by default 512 on the CPU and 2048 elsewhere.
+    scheduler_delay_factor: before more prompts are started, wait until the oldest has waited so
+        many times as long as the last step with a prompt took.
+    max_num_partial_prefills: prompts that share a step, so that a long one does not stall short
+        ones behind it. max_long_partial_prefills: how many of them may be long.
+    long_prefill_token_threshold: prompts with more tokens to compute are long; 0 for 4 % of
+        max_model_len.
+    priority_aging_steps: a waiting request's priority rises by one every so many steps; by
+        default never.
+    length_aware: start requests that can only be short (prompt and max_tokens) first, among
+        max_num_seqs arrivals in a row.
     enable_chunked_prefill: split prompts over steps; without it a prompt is computed whole.
     enable_prefix_caching: keep full blocks of finished requests for prompts that start the same.
     max_logprobs: most alternatives that logprobs and prompt_logprobs may ask for.
@@ -46,6 +56,12 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    scheduler_delay_factor: float = 0.0
+    max_num_partial_prefills: int = 1
+    max_long_partial_prefills: int = 1
+    long_prefill_token_threshold: int = 0
+    priority_aging_steps: int | None = None
+    length_aware: bool = False
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     max_logprobs: int = 20
@@ -64,6 +80,10 @@ class EngineConfig:
             ("kv_cache_memory_bytes", 1, None),
             ("max_num_seqs", 1, None),
             ("max_num_batched_tokens", 1, None),
+            ("max_num_partial_prefills", 1, None),
+            ("max_long_partial_prefills", 1, None),
+            ("long_prefill_token_threshold", 0, None),
+            ("priority_aging_steps", 1, None),
             ("max_logprobs", 0, None),
             ("layers_per_program", 1, None),
         ):
@@ -73,6 +93,9 @@ class EngineConfig:
             raise ValueError(
                 f"gpu_memory_utilization={share!r} must be a number above 0 and at most 1"
             )
+        delay = self.scheduler_delay_factor
+        if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e9:
+            raise ValueError(f"scheduler_delay_factor={delay!r} must be a number of at least 0")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ValueError(f"seed={self.seed!r} must be an integer")
         for name in ("dtype", "kv_cache_dtype"):
@@ -80,6 +103,7 @@ class EngineConfig:
                 allowed = ", ".join(Dtype.__args__)  # type: ignore[attr-defined]
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
         for name in (
+            "length_aware",
             "enable_chunked_prefill",
             "enable_prefix_caching",
             "enforce_eager",

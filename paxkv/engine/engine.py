@@ -11,6 +11,7 @@ import numpy as np
 
 from paxkv.engine.config import Limits
 from paxkv.engine.plan import Planner
+from paxkv.engine.policy import Policy
 from paxkv.engine.request import Request, Sequence
 from paxkv.engine.runner import Results, Row, Runner
 from paxkv.engine.scheduler import Schedule, Scheduler
@@ -40,11 +41,16 @@ class Engine:
     """
 
     def __init__(
-        self, limits: Limits, memory: BlockManager, planner: Planner, runner: Runner
+        self,
+        limits: Limits,
+        memory: BlockManager,
+        planner: Planner,
+        runner: Runner,
+        policy: Policy | None = None,
     ) -> None:
         self.limits = limits
         self.block_manager = memory
-        self.scheduler = Scheduler(limits, memory)
+        self.scheduler = Scheduler(limits, memory, policy)
         self.planner = planner
         self.runner = runner
         self.tokens_per_step: deque[int] = deque(maxlen=REMEMBERED_STEPS)
@@ -151,6 +157,7 @@ class Engine:
         results = flight.results
         tokens = self._off_host(results.tokens)
         bad = self._off_host(results.bad)
+        self.scheduler.ended(flight.schedule)
         now = time.monotonic()
         for place, row in enumerate(results.rows):
             sequence = row.sequence

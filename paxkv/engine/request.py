@@ -24,6 +24,7 @@ class Request:
     """What was asked for, and what is known of the answer.
 
     seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied.
+    arrival: number of the request. place: in line, see `Order`.
     first_scheduled, first_token, finished_time: seconds of `time.monotonic`, like arrival_time.
     """
 
@@ -40,6 +41,7 @@ class Request:
     detokenizer_context: bool = False
     cache_salt: str | None = None
     arrival: int = 0
+    place: tuple[int, ...] = ()
     arrival_time: float = field(default_factory=time.monotonic)
     first_scheduled: float | None = None
     first_token: float | None = None

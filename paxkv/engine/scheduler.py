@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paxkv.engine.config import Limits
+from paxkv.engine.order import Order, rank
+from paxkv.engine.policy import Policy
+from paxkv.engine.prompt_budget import PromptBudget
+from paxkv.engine.prompt_delay import PromptDelay
 from paxkv.engine.request import Request, Sequence
 from paxkv.memory import BlockManager
 
@@ -31,10 +37,14 @@ class Draw:
 class Schedule:
     """One step: decoding sequences first, then chunks of prompts.
 
+    time: when it was made, on the scheduler's clock.
+    num_prompts: advances that are chunks of prompts (or of what is computed again).
     forked: (parent, child) pairs that came to be in this step.
     started: sequences that got a row in this step.
     """
 
+    time: float = 0.0
+    num_prompts: int = 0
     advances: list[Advance] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
     forked: list[tuple[Sequence, Sequence]] = field(default_factory=list)
@@ -43,12 +53,6 @@ class Schedule:
     @property
     def num_tokens(self) -> int:
         return sum(advance.count for advance in self.advances)
-
-
-def rank(sequence: Sequence) -> tuple[int, int, int]:
-    """Smaller runs first and is preempted last: larger priority, earlier arrival, elder child."""
-    request = sequence.request
-    return (-request.params.priority, request.arrival, sequence.index)
 
 
 def _rows(sequences: list[Sequence]) -> list[int]:
@@ -60,21 +64,35 @@ class Scheduler:
 
     Decoding goes first, so that every running sequence advances in every step; prompts share what
     is left of `max_num_batched_tokens`. The waiting are admitted strictly in order. When pages
-    run out, the sequence of the last rank is preempted and computed again later.
+    run out, the sequence of the last rank is preempted and computed again later. The first in
+    rank of the running advances in every step, so everybody's turn comes.
 
+    clock: seconds, on the scale of `Request.arrival_time`.
     outgrown: sequences that ended because the whole cache holds no more of them; to be cleared by
         whoever reads it.
     """
 
-    def __init__(self, limits: Limits, memory: BlockManager) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        memory: BlockManager,
+        policy: Policy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._limits = limits
         self._memory = memory
+        self._policy = policy or Policy()
+        self._clock = clock
+        self._order = Order(self._policy, group=limits.max_num_seqs)
+        self._delay = PromptDelay(self._policy.delay_factor, clock)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.outgrown: list[Sequence] = []
         self.num_preemptions = 0
+        self.num_steps = 0
 
     def add(self, request: Request) -> None:
+        request.place = self._order.place(request, self.num_steps)
         for sequence in request.sequences:
             insort(self.waiting, sequence, key=rank)
 
@@ -89,23 +107,32 @@ class Scheduler:
         sequences, and then their pages are free anyway.
         """
         while True:
-            plan = Schedule()
+            plan = Schedule(time=self._clock())
             decoding, computing = self._sort_running()
-            short = self._memory.blocks_needed(_rows(decoding)) if decoding else 0
+            certain = decoding + [s for s in computing[:1] if s is self.running[0]]
+            short = self._memory.blocks_needed(_rows(certain)) if certain else 0
             if short > self._memory.num_free_blocks:
                 if uncommitted:
                     return None
                 self._make_room()
                 continue
             self._decode(decoding, plan)
-            budget = self._limits.max_num_batched_tokens - len(decoding)
-            budget = self._compute(computing, plan, budget)
+            left = self._limits.max_num_batched_tokens - len(decoding)
+            budget = PromptBudget(self._policy, left)
+            self._compute(computing, plan, budget)
             self._admit(plan, budget)
+            self._spend_rest(plan, len(decoding), budget)
+            plan.num_prompts = len(plan.advances) - len(decoding)
             if plan.advances:
+                self.num_steps += 1
                 return plan
             if uncommitted or not self.running:
                 return None
             self._make_room()
+
+    def ended(self, schedule: Schedule) -> None:
+        """The results of a step are known."""
+        self._delay.ended(schedule.time, schedule.num_prompts > 0)
 
     def finish(self, sequence: Sequence) -> None:
         """Let go of everything a sequence holds; it has ended."""
@@ -155,36 +182,38 @@ class Scheduler:
         for sequence in decoding:
             self._advance(sequence, 1, plan)
 
-    def _compute(self, computing: list[Sequence], plan: Schedule, budget: int) -> int:
+    def _compute(self, computing: list[Sequence], plan: Schedule, budget: PromptBudget) -> None:
         for sequence in computing:
-            if not budget:
-                break
+            if budget.spent:
+                return
             assert sequence.row is not None
-            count = min(sequence.num_remaining, budget, self._memory.room(sequence.row))
+            remaining = sequence.num_remaining
+            share = budget.share(remaining)
+            count = min(remaining, share, self._memory.room(sequence.row))
             if not count:
                 continue
+            budget.take(remaining, count)
             self._memory.append(sequence.row, count)
             self._advance(sequence, count, plan)
-            budget -= count
-        return budget
 
-    def _admit(self, plan: Schedule, budget: int) -> None:
+    def _admit(self, plan: Schedule, budget: PromptBudget) -> None:
+        if self.waiting and self.running and self._delay.holds_back(self.waiting):
+            return
         reserved = len(self.running) + sum(s.request.unborn for s in self.running if s.index == 0)
-        while self.waiting and budget:
+        while self.waiting and not budget.spent:
             sequence = self.waiting[0]
             request = sequence.request
             needed = 1 + request.unborn
             if reserved + needed > self._limits.max_num_seqs:
                 return
-            remaining = sequence.num_remaining
-            if not self._limits.chunked_prefill and remaining > budget:
+            if not self._limits.chunked_prefill and sequence.num_remaining > budget.left:
                 return
             if sequence.chain is None:
                 sequence.chain = self._memory.chain(salt=request.cache_salt)
             admission = self._memory.admit(
                 sequence.token_ids,
                 chain=sequence.chain,
-                first_chunk=budget,
+                first_chunk=budget.share(sequence.num_remaining),
                 headroom=len(self.running),
                 use_cache=request.reads_cache,
                 publish=request.leaves_cache,
@@ -200,19 +229,38 @@ class Scheduler:
             if not sequence.num_resumed:
                 request.num_cached_tokens = admission.num_cached_tokens
             plan.started.append(sequence)
+            budget.take(sequence.num_remaining, admission.num_new_tokens)
             self._advance(sequence, admission.num_new_tokens, plan)
-            budget -= admission.num_new_tokens
+
+    def _spend_rest(self, plan: Schedule, first: int, budget: PromptBudget) -> None:
+        """What the shares left over goes to unfinished prompts, `first` advance and later."""
+        for place, advance in enumerate(plan.advances[first:], start=first):
+            sequence = advance.sequence
+            assert sequence.row is not None
+            # One whose next token is drawn in this step is done.
+            if budget.left and not sequence.in_flight:
+                room = self._memory.room(sequence.row)
+                more = min(sequence.num_remaining, budget.left, room)
+                if more:
+                    budget.left -= more
+                    self._memory.append(sequence.row, more)
+                    advance.count += more
+                    self._move(place, more, plan)
 
     def _advance(self, sequence: Sequence, count: int, plan: Schedule) -> None:
         """Note the step's work; `sequence` has slots for it already."""
         plan.advances.append(Advance(sequence, sequence.num_computed, count))
+        self._move(len(plan.advances) - 1, count, plan)
+
+    def _move(self, place: int, count: int, plan: Schedule) -> None:
+        """`count` more tokens of an advance; the next is drawn once all are computed."""
+        sequence = plan.advances[place].sequence
         sequence.num_computed += count
         if count > 1 or not sequence.in_flight:
             known = min(sequence.num_computed, len(sequence.token_ids))
             self._memory.publish(sequence.row, sequence.token_ids, known)  # type: ignore[arg-type]
         if sequence.num_remaining:
             return
-        place = len(plan.advances) - 1
         family = [sequence, *self._fork(sequence, plan)]
         for member in family:
             member.in_flight += 1

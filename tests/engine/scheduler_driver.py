@@ -1,0 +1,175 @@
+"""The scheduler alone: a fake device whose every draw is a token, in steps that can be counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from paxkv.engine.config import Limits
+from paxkv.engine.policy import Policy
+from paxkv.engine.request import Request
+from paxkv.engine.scheduler import Schedule, Scheduler
+from paxkv.memory import BlockManager
+from paxkv.sampling.allowed_tokens import AllowedTokens
+from paxkv.sampling.params import SamplingParams
+from paxkv.text.stop import StopRules
+
+
+def limits(**changes: Any) -> Limits:
+    chosen: dict[str, Any] = {
+        "max_model_len": 24,
+        "block_size": 4,
+        "num_blocks": 8,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 8,
+        "max_logprobs": 0,
+        "chunked_prefill": True,
+        "prefix_caching": False,
+        "seed": 0,
+    }
+    return Limits(**(chosen | changes))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: it arrives before step `step` and draws `output` tokens for each of n.
+
+    max_tokens: what the scheduler is told; by default `output`.
+    """
+
+    prompt: int
+    output: int
+    step: int = 0
+    priority: int = 0
+    n: int = 1
+    max_tokens: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Each of n may have to compute the prompt by itself, once it is preempted."""
+        return self.n * (self.prompt + self.output)
+
+
+@dataclass
+class Told:
+    """What became of it: steps scheduled when it came, was first admitted, and had ended."""
+
+    asked: Asked
+    request: Request
+    arrived: int
+    admitted: int | None = None
+    ended: int | None = None
+
+
+@dataclass
+class Driver:
+    """Runs requests to their end; `admissions` has (step, number) for each row given.
+
+    ahead: schedule a step before the results of the last are known, as the engine does.
+    make: `(limits, memory, policy, clock=…) -> scheduler`.
+    step_seconds: what a step takes on the clock, by its tokens.
+    """
+
+    limits: Limits
+    policy: Policy = field(default_factory=Policy)
+    ahead: bool = False
+    make: Callable[..., Scheduler] = Scheduler
+    step_seconds: Callable[[int], float] = lambda tokens: 1.0
+
+    def __post_init__(self) -> None:
+        self.now = 0.0
+        self.memory = BlockManager(
+            self.limits.num_blocks,
+            self.limits.block_size,
+            max_rows=self.limits.max_num_seqs,
+            max_blocks_per_row=self.limits.max_blocks_per_seq,
+            caching=self.limits.prefix_caching,
+        )
+        self.scheduler = self.make(self.limits, self.memory, self.policy, clock=lambda: self.now)
+        self.told: list[Told] = []
+        self.admissions: list[tuple[int, int]] = []
+        self.schedules: list[Schedule] = []
+        self._flight: Schedule | None = None
+
+    @property
+    def steps(self) -> int:
+        return self.scheduler.num_steps
+
+    def run(self, requests: Iterable[Asked], most_steps: int = 20_000) -> list[Told]:
+        coming = sorted(requests, key=lambda asked: asked.step)
+        while coming or self.scheduler.has_work:
+            # With nothing to do, time passes to the next arrival.
+            while coming and (coming[0].step <= self.steps or not self.scheduler.has_work):
+                self.add(coming.pop(0))
+            self.step()
+            assert self.steps < most_steps, "no end in sight"
+        self.memory.check_invariants()
+        assert self.memory.num_free_blocks == self.limits.num_blocks
+        return self.told
+
+    def add(self, asked: Asked) -> Request:
+        most = asked.output if asked.max_tokens is None else asked.max_tokens
+        params = SamplingParams(
+            n=asked.n,
+            max_tokens=most,
+            priority=asked.priority,
+            ignore_eos=True,
+            detokenize=False,
+        )
+        request = Request(
+            request_id=str(len(self.told)),
+            prompt=None,
+            prompt_token_ids=[len(self.told) % 97] * asked.prompt,
+            params=params,
+            seed=0,
+            max_tokens=most,
+            rules=StopRules.for_request(
+                params, eos_token_ids=(), special_tokens={}, max_tokens=most
+            ),
+            vocab_size=2,
+            allowed=AllowedTokens(params, 2, (), []),
+            arrival=len(self.told),
+            arrival_time=self.now,
+        )
+        self.told.append(Told(asked, request, self.steps))
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> Schedule | None:
+        schedule = self.scheduler.schedule(uncommitted=self._flight is not None)
+        if schedule is not None:
+            self.schedules.append(schedule)
+            self._note(schedule)
+        flight, self._flight = self._flight, schedule
+        if self.ahead:
+            self._commit(flight)
+        else:
+            self._commit(schedule)
+            self._flight = None
+        return schedule
+
+    def _note(self, schedule: Schedule) -> None:
+        for sequence in schedule.started:
+            number = sequence.request.arrival
+            self.admissions.append((self.steps, number))
+            if self.told[number].admitted is None:
+                self.told[number].admitted = self.steps
+
+    def _commit(self, schedule: Schedule | None) -> None:
+        if schedule is None:
+            return
+        self.now += self.step_seconds(schedule.num_tokens)
+        self.scheduler.ended(schedule)
+        for draw in schedule.draws:
+            sequence = draw.sequence
+            sequence.in_flight -= 1
+            if sequence.decision is not None:
+                continue
+            sequence.token_ids.append(1)
+            told = self.told[sequence.request.arrival]
+            if len(sequence.output_token_ids) >= told.asked.output:
+                sequence.end("stop")
+                self.scheduler.finish(sequence)
+                if sequence.request.finished:
+                    told.ended = self.steps
