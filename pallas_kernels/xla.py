@@ -133,8 +133,13 @@ def ragged_paged_attention(
     return_lse: bool = False,
     config: Config | None = None,
     scheduled: Schedule | None = None,
+    keys_by_dim: bool = False,
 ) -> Array | tuple[Array, Array]:
-    """See `pallas_kernels.ragged_paged_attention`."""
+    """See `pallas_kernels.ragged_paged_attention`.
+
+    keys_by_dim: `k_pages` is `[num_pages, num_kv_heads, head_dim, page_size]`, as the scores want
+        it. Decode attention then takes three quarters of the time on a CPU.
+    """
     config = config or Config.choose(q.shape[0], block_tables.shape[0])
     if scheduled is None:
         scheduled = schedule(
@@ -142,7 +147,7 @@ def ragged_paged_attention(
             kv_lens,
             query_start,
             num_tokens=q.shape[0],
-            page_size=k_pages.shape[2],
+            page_size=v_pages.shape[2],
             window=window,
             config=config,
         )
@@ -160,6 +165,7 @@ def ragged_paged_attention(
             sinks=sinks,
             k_scale=k_scale,
             v_scale=v_scale,
+            keys_by_dim=keys_by_dim,
         )
         for part, part_config in zip(scheduled, config.parts, strict=True)
     ]
@@ -183,10 +189,11 @@ def _attend(
     sinks: Array | None,
     k_scale: Array | None,
     v_scale: Array | None,
+    keys_by_dim: bool,
 ) -> tuple[Array, Array]:
     """Output and log-sum-exp of the tokens of one part; 0 and -inf everywhere else."""
     num_tokens, num_heads, head_dim = q.shape
-    _, num_kv_heads, page_size, _ = k_pages.shape
+    _, num_kv_heads, page_size, _ = v_pages.shape
     group = num_heads // num_kv_heads
     chunk = -(-config.chunk_tokens // page_size) * page_size
     items, query_tile = config.items, config.query_tile
@@ -200,10 +207,9 @@ def _attend(
         item = lax.dynamic_slice_in_dim(part.items, done * items, items)
         tile, start, end, first_token, count, first_position = item[:, :_FIXED].T
         pages = item[:, _FIXED:]
-        keys, values = _read(k_pages, k_scale, pages), _read(v_pages, v_scale, pages)
+        keys = _read_by_dim(k_pages, k_scale, pages, keys_by_dim)
+        values = _read(v_pages, v_scale, pages)
         tokens = jnp.minimum(first_token[:, None] + in_tile, num_tokens - 1)
-        # Gathered transposed: XLA's CPU matmul reads that faster, and would undo it if it could.
-        keys = lax.optimization_barrier(jnp.swapaxes(keys, 2, 3))
         # [items, kv_heads, tile, group, chunk]
         score = jnp.einsum("iqhgd,ihdc->ihqgc", queries[tokens], keys, precision=_FULL)
         if softcap is not None:
@@ -265,13 +271,20 @@ def _attend(
 
 
 def write_kv(
-    k_pages: Array, v_pages: Array, k: Array, v: Array, slot_mapping: Array
+    k_pages: Array,
+    v_pages: Array,
+    k: Array,
+    v: Array,
+    slot_mapping: Array,
+    *,
+    keys_by_dim: bool = False,
 ) -> tuple[Array, Array]:
-    """See `pallas_kernels.write_kv`."""
-    page_size = k_pages.shape[2]
+    """See `pallas_kernels.write_kv`, and `keys_by_dim` above."""
+    page_size = v_pages.shape[2]
     page, offset = slot_mapping // page_size, slot_mapping % page_size
+    slots = k_pages.at[page, :, :, offset] if keys_by_dim else k_pages.at[page, :, offset]
     return (
-        k_pages.at[page, :, offset].set(k.astype(k_pages.dtype), mode="promise_in_bounds"),
+        slots.set(k.astype(k_pages.dtype), mode="promise_in_bounds"),
         v_pages.at[page, :, offset].set(v.astype(v_pages.dtype), mode="promise_in_bounds"),
     )
 
@@ -365,6 +378,24 @@ def _read(pages: Array, scale: Array | None, index: Array) -> Array:
     if scale is not None:
         read *= jnp.swapaxes(scale[index].astype(jnp.float32), 2, 3)[..., None]
     return read.swapaxes(1, 2).reshape(items, num_kv_heads, chunk_pages * page_size, head_dim)
+
+
+def _read_by_dim(pages: Array, scale: Array | None, index: Array, keys_by_dim: bool) -> Array:
+    """Gather keys as float32 `[items, kv_heads, head_dim, chunk]`.
+
+    XLA's CPU matmul reads that fastest, and would undo it if it could.
+    """
+    if not keys_by_dim:
+        return lax.optimization_barrier(jnp.swapaxes(_read(pages, scale, index), 2, 3))
+    items, chunk_pages = index.shape
+    _, num_kv_heads, head_dim, page_size = pages.shape
+    read = pages.at[index].get(mode="promise_in_bounds").astype(jnp.float32)
+    if scale is not None:
+        read *= jnp.swapaxes(scale[index].astype(jnp.float32), 2, 3)[:, :, :, None]
+    read = read.transpose(0, 2, 3, 1, 4)
+    return lax.optimization_barrier(
+        read.reshape(items, num_kv_heads, head_dim, chunk_pages * page_size)
+    )
 
 
 def _add_sinks(total: Array, out: Array, top: Array, sinks: Array) -> tuple[Array, Array, Array]:

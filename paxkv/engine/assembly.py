@@ -40,7 +40,7 @@ def assemble(
         keep_temporaries()
     model_dtype = params["embed"].dtype
     page_dtype = resolve_dtype(options.kv_cache_dtype, model_dtype)
-    layout = PageLayout.of(config, options.block_size, page_dtype)
+    layout = PageLayout.of(config, options.block_size, page_dtype, keys_by_dim=True)
     max_model_len, batched, seqs = _sizes(config, options)
     num_pages, num_blocks = _pool(layout, options, max_model_len)
     limits = Limits(

@@ -68,7 +68,7 @@ class ProgramTable:
         self.packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
         self.draw_packings = {size: programs.draw_packing(size) for size in buckets.sample}
         self._neutral: dict[int, tuple[jax.Array, jax.Array, jax.Array]] = {}
-        self._pages = ((layout.array(num_pages),) * 2,) * layout.num_layers
+        self._pages = (layout.arrays(num_pages),) * layout.num_layers
         rows = limits.max_num_seqs + 1
         self._tables = jax.ShapeDtypeStruct((rows, limits.max_blocks_per_seq), np.int32)
         self._last_tokens = self._buffer(rows)
@@ -113,6 +113,7 @@ class ProgramTable:
                 packing=packing,
                 rope=self._rope,
                 config=self._config,
+                keys_by_dim=self._layout.keys_by_dim,
                 all_rows=self._all_rows(shape),
             ),
             lambda: (
@@ -142,7 +143,9 @@ class ProgramTable:
     def layers(self, shape: StepShape, count: int) -> Any:
         return self.compiler.get(
             f"forward {shape.name} layers[{count}]",
-            partial(programs.layers, config=self._config),
+            partial(
+                programs.layers, config=self._config, keys_by_dim=self._layout.keys_by_dim
+            ),
             lambda: (
                 self._params["layers"][:count],
                 self._pages[:count],
@@ -233,7 +236,7 @@ class ProgramTable:
 
     def _hidden_rows(self, rows: int) -> jax.ShapeDtypeStruct:
         norm = self._params["norm"]
-        return jax.ShapeDtypeStruct((rows, norm.shape[0]), norm.dtype)
+        return jax.ShapeDtypeStruct((norm.shape[0], rows), norm.dtype)
 
     def _on_counts(
         self, name: str, function: Callable[..., TokenCounts], size: int, arguments: int

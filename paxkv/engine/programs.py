@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels import copy_pages, ragged_paged_attention, xla
+from pallas_kernels import copy_pages, xla
 from paxkv.engine.packing import Packing
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import (
@@ -87,7 +87,7 @@ def prepare(
         step.block_tables,
         step.kv_lens,
         step.query_start,
-        num_tokens=x.shape[0],
+        num_tokens=x.shape[1],
         page_size=page_size,
         window=window,
     )
@@ -97,29 +97,45 @@ def prepare(
 
 
 def layers(
-    layers: list[dict[str, Array]], pages: Pages, prepared: Prepared, *, config: ModelConfig
+    layers: list[dict[str, Array]],
+    pages: Pages,
+    prepared: Prepared,
+    *,
+    config: ModelConfig,
+    keys_by_dim: bool,
 ) -> tuple[Array, Pages]:
-    """Copy pages, then run some layers on theirs; returns the hidden rows and the pages."""
+    """Copy pages, then run some layers on theirs; returns the hidden states and the pages."""
     copies = prepared.copies
     copied = tuple((copy_pages(k, *copies), copy_pages(v, *copies)) for k, v in pages)
-    attention = partial(ragged_paged_attention, scheduled=prepared.schedule)
     return run_layers(
-        layers, copied, prepared.x, prepared.rotations, prepared.step, config, attention
+        layers,
+        copied,
+        prepared.x,
+        prepared.rotations,
+        prepared.step,
+        config,
+        partial(xla.write_kv, keys_by_dim=keys_by_dim),
+        partial(
+            xla.ragged_paged_attention,
+            scale=config.head_dim**-0.5,
+            scheduled=prepared.schedule,
+            keys_by_dim=keys_by_dim,
+        ),
     )
 
 
 def finish(
     norm: Array, x: Array, draw_rows: Array, *, config: ModelConfig, all_rows: int
 ) -> tuple[Array, Array]:
-    """Hidden rows to draw from, `[max_num_seqs, hidden]`, and all of them padded to `all_rows`.
+    """Hidden states to draw from, `[hidden, max_num_seqs]`, and all of them padded to `all_rows`.
 
     The padding gives what follows one shape; a decode step asks for 0 rows.
     """
     hidden = normalise(x, norm, config)
-    everything = hidden[:0]
+    everything = hidden[:, :0]
     if all_rows:
-        everything = jnp.pad(hidden, ((0, all_rows - hidden.shape[0]), (0, 0)))
-    return hidden[draw_rows], everything
+        everything = jnp.pad(hidden, ((0, 0), (0, all_rows - hidden.shape[1])))
+    return hidden[:, draw_rows], everything
 
 
 def forward(
@@ -132,6 +148,7 @@ def forward(
     packing: Packing,
     rope: Rope,
     config: ModelConfig,
+    keys_by_dim: bool,
     all_rows: int,
 ) -> tuple[Array, Array, Pages, Array]:
     """The whole step as one program."""
@@ -142,10 +159,12 @@ def forward(
         buffer,
         packing=packing,
         rope=rope,
-        page_size=pages[0][0].shape[2],
+        page_size=pages[0][1].shape[2],
         window=config.sliding_window,
     )
-    x, pages = layers(params["layers"], pages, prepared, config=config)
+    x, pages = layers(
+        params["layers"], pages, prepared, config=config, keys_by_dim=keys_by_dim
+    )
     drawn, everything = finish(
         params["norm"], x, prepared.draw_rows, config=config, all_rows=all_rows
     )
@@ -190,7 +209,7 @@ def draw(
 ) -> tuple[SampleResult, TokenCounts, Array]:
     """Draw one token per row; `counts` and `last_tokens` are told."""
     plan = draw_packing(allowed.shape[0]).unpack(buffer)
-    raw = logits(head, hidden[plan["hidden"]] + plan["poison"][:, None].astype(hidden.dtype))
+    raw = logits(head, hidden[:, plan["hidden"]] + plan["poison"].astype(hidden.dtype))
     edits = LogitEdits(
         plan["presence"],
         plan["frequency"],
@@ -211,7 +230,7 @@ def score(
     head: Array, hidden: Array, rows: Array, targets: Array, *, alternatives: int
 ) -> TopLogprobs:
     """Log-probabilities of `targets [SCORED_ROWS]` after hidden rows `rows`, for prompts."""
-    return top_logprobs(logits(head, hidden[rows]), targets, alternatives)
+    return top_logprobs(logits(head, hidden[:, rows]), targets, alternatives)
 
 
 def patch_tables(tables: Array, patches: Array) -> Array:

@@ -1,5 +1,9 @@
 """The decoder of the Llama family as pure functions over a paged cache: embed, run_layers,
 normalise, logits.
+
+Activations are columns, `[features, tokens]`: every product is `weight @ x` with the weight as
+checkpoints store it, `[out, in]`. XLA's CPU matmuls pack their right-hand side on every call, and
+this makes it the small one.
 """
 
 from __future__ import annotations
@@ -46,10 +50,10 @@ class Rope(NamedTuple):
 
 
 def embed(embedding: Array, step: Step, rope: Rope) -> tuple[Array, Rotations]:
-    """Input rows `[num_tokens, hidden_size]`, and the rotations (cos, sin) of their positions."""
+    """Inputs `[hidden_size, num_tokens]`, and the rotations (cos, sin) of their positions."""
     angle = step.positions[:, None].astype(jnp.float32) * jnp.array(rope.inv_freq, jnp.float32)
     rotations = (jnp.cos(angle) * rope.factor)[:, None], (jnp.sin(angle) * rope.factor)[:, None]
-    return embedding[step.token_ids], rotations
+    return embedding[step.token_ids].T, rotations
 
 
 def run_layers(
@@ -59,28 +63,29 @@ def run_layers(
     rotations: Rotations,
     step: Step,
     config: ModelConfig,
+    write: Callable[..., tuple[Array, Array]] = write_kv,
     attention: Callable[..., Any] = ragged_paged_attention,
 ) -> tuple[Array, Pages]:
     """Run `x` through consecutive layers: each writes keys and values, then attends over its pages.
 
     Args:
         layers: their arrays, as `paxkv.models.params.describe(config)` lays them out.
-        pages: theirs, (keys, values) of `[num_pages, num_kv_heads, block_size, head_dim]` each.
-        x: `[num_tokens, hidden_size]`.
-        attention: anything with the contract of `pallas_kernels.ragged_paged_attention`.
+        pages: theirs, (keys, values), laid out as `write` and `attention` know them.
+        x: `[hidden_size, num_tokens]`.
+        write, attention: anything with the contract of `pallas_kernels.write_kv` and
+            `pallas_kernels.ragged_paged_attention`.
 
     Returns:
-        Hidden rows `[num_tokens, hidden_size]` and the pages.
+        Hidden states `[hidden_size, num_tokens]` and the pages.
     """
     new_pages = []
     for layer, (k_pages, v_pages) in zip(layers, pages, strict=True):
         h = _rms_norm(x, layer["attn_norm"], config.rms_norm_eps)
-        qkv = _linear(h, layer["qkv"], layer.get("qkv_bias"))
-        q, k, v = jnp.split(qkv, (config.q_size, config.q_size + config.kv_size), axis=-1)
-        q = _rotate(q.reshape(-1, config.num_heads, config.head_dim), rotations)
-        k = _rotate(k.reshape(-1, config.num_kv_heads, config.head_dim), rotations)
-        v = v.reshape(-1, config.num_kv_heads, config.head_dim)
-        k_pages, v_pages = write_kv(k_pages, v_pages, k, v, step.slot_mapping)
+        qkv = _linear(layer["qkv"], h, layer.get("qkv_bias"))
+        qkv = qkv.T.reshape(-1, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
+        q, k, v = jnp.split(qkv, (config.num_heads, config.num_heads + config.num_kv_heads), axis=1)
+        q, k = _rotate(q, rotations), _rotate(k, rotations)
+        k_pages, v_pages = write(k_pages, v_pages, k, v, step.slot_mapping)
         new_pages.append((k_pages, v_pages))
         out = attention(
             q,
@@ -91,44 +96,45 @@ def run_layers(
             step.query_start,
             window=config.sliding_window,
         )
-        x = x + _linear(out.reshape(-1, config.q_size), layer["o"], layer.get("o_bias"))
+        x = x + _linear(layer["o"], out.reshape(-1, config.q_size).T, layer.get("o_bias"))
         h = _rms_norm(x, layer["mlp_norm"], config.rms_norm_eps)
-        gate, up = jnp.split(_linear(h, layer["gate_up"], layer.get("gate_up_bias")), 2, axis=-1)
-        x = x + _linear(jax.nn.silu(gate) * up, layer["down"], layer.get("down_bias"))
+        gate, up = jnp.split(_linear(layer["gate_up"], h, layer.get("gate_up_bias")), 2)
+        x = x + _linear(layer["down"], jax.nn.silu(gate) * up, layer.get("down_bias"))
     return x, tuple(new_pages)
 
 
 def normalise(x: Array, norm: Array, config: ModelConfig) -> Array:
-    """The final norm, `[rows, hidden_size]`."""
+    """The final norm, `[hidden_size, columns]`."""
     return _rms_norm(x, norm, config.rms_norm_eps)
 
 
 def logits(head: Array, hidden: Array) -> Array:
-    """Scores over the vocabulary, float32 `[rows, vocab_size]`, of normalised hidden rows."""
-    return _contract(hidden, head, jnp.float32)
+    """Scores over the vocabulary, float32 `[columns, vocab_size]`, of normalised hidden states."""
+    scores = _product(head, hidden, jnp.float32)
+    # Without the barrier the transposition would turn the product around.
+    return lax.optimization_barrier(scores).T
 
 
-def _contract(x: Array, weight: Array, out_dtype: Any) -> Array:
+def _product(weight: Array, x: Array, out_dtype: Any) -> Array:
     full = x.dtype == jnp.float32
-    return lax.dot_general(
-        x,
+    return jnp.matmul(
         weight,
-        (((1,), (1,)), ((), ())),
+        x,
         precision=lax.Precision.HIGHEST if full else None,
         preferred_element_type=out_dtype,
     )
 
 
-def _linear(x: Array, weight: Array, bias: Array | None) -> Array:
-    """`[tokens, in] x [out, in] -> [tokens, out]`."""
-    y = _contract(x, weight, x.dtype)
-    return y if bias is None else y + bias
+def _linear(weight: Array, x: Array, bias: Array | None) -> Array:
+    """`[out, in] @ [in, tokens] -> [out, tokens]`."""
+    y = _product(weight, x, x.dtype)
+    return y if bias is None else y + bias[:, None]
 
 
 def _rms_norm(x: Array, weight: Array, eps: float) -> Array:
     wide = x.astype(jnp.float32)
-    scaled = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return scaled.astype(x.dtype) * weight
+    scaled = wide * lax.rsqrt(jnp.mean(wide * wide, axis=0, keepdims=True) + eps)
+    return scaled.astype(x.dtype) * weight[:, None]
 
 
 def _rotate(x: Array, rotations: Rotations) -> Array:

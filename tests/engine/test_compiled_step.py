@@ -15,8 +15,8 @@ from tests.engine.tiny import CONFIG, Tiny
 
 def page_moves(runner: Runner, text: str) -> list[str]:
     """Instructions that copy or transpose a whole page array."""
-    shape = ",".join(map(str, runner._pages[0][0].shape))
-    return re.findall(r"f32\[" + shape + r"\]\S* (?:copy|transpose)\(", text)
+    shapes = {",".join(map(str, pages.shape)) for pages in runner._pages[0]}
+    return re.findall(rf"f32\[(?:{'|'.join(shapes)})\]\S* (?:copy|transpose)\(", text)
 
 
 def whole_step(tiny: Tiny, donate: tuple[int, ...]) -> str:
@@ -28,6 +28,7 @@ def whole_step(tiny: Tiny, donate: tuple[int, ...]) -> str:
         packing=runner.programs.packings[shape],
         rope=runner.programs._rope,
         config=CONFIG,
+        keys_by_dim=runner._layout.keys_by_dim,
         all_rows=0,
     )
     buffer = jax.ShapeDtypeStruct((runner.programs.packings[shape].size,), "int32")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import copy_pages, merge_states, ragged_paged_attention, write_kv
+from pallas_kernels import copy_pages, merge_states, ragged_paged_attention, write_kv, xla
 from pallas_kernels.xla import Config
 from tests.kernels.float64_attention import Case
 
@@ -71,6 +73,18 @@ def test_tuning_does_not_change_the_answer(name, tuning):
     np.testing.assert_allclose(got, case.expected()[0], rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_keys_by_dim_are_the_same_keys(name):
+    case = CASES[name]
+    q, k, *rest = case.arguments()
+    options = {"scale": q.shape[-1] ** -0.5, "return_lse": True, **case.options}
+    want, want_lse = case.expected()
+    turned = jax.jit(partial(xla.ragged_paged_attention, **options, keys_by_dim=True))
+    got, lse = turned(q, np.swapaxes(k, 2, 3), *rest)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=2e-6)
+
+
 def test_one_program_serves_every_batch():
     attend = jax.jit(lambda *arguments: ragged_paged_attention(*arguments))
     for seed, lengths in enumerate([[(1, 7), (3, 9)], [(4, 9), (0, 0)], [(2, 2), (2, 8)]]):
@@ -126,6 +140,11 @@ def test_writing_touches_its_slots_only():
     k, v = random.normal(size=(2, 5, 2, 8)).astype(np.float32)
     slots = np.array([21, 4, 7, 0, 0], np.int32)
     got = write_kv(*(jnp.asarray(x) for x in pages), k, v, slots)
+    turned = xla.write_kv(
+        jnp.asarray(np.swapaxes(pages[0], 2, 3)), jnp.asarray(pages[1]), k, v, slots, keys_by_dim=True
+    )
+    np.testing.assert_array_equal(np.swapaxes(turned[0], 2, 3)[1:], got[0][1:])
+    np.testing.assert_array_equal(turned[1][1:], got[1][1:])
     for before, after, new in zip(pages, got, (k, v)):
         want = before.copy()
         for token, slot in enumerate(slots[:3]):
