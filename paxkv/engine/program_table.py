@@ -143,9 +143,7 @@ class ProgramTable:
     def layers(self, shape: StepShape, count: int) -> Any:
         return self.compiler.get(
             f"forward {shape.name} layers[{count}]",
-            partial(
-                programs.layers, config=self._config, keys_by_dim=self._layout.keys_by_dim
-            ),
+            partial(programs.layers, config=self._config, keys_by_dim=self._layout.keys_by_dim),
             lambda: (
                 self._params["layers"][:count],
                 self._pages[:count],

@@ -162,9 +162,7 @@ def forward(
         page_size=pages[0][1].shape[2],
         window=config.sliding_window,
     )
-    x, pages = layers(
-        params["layers"], pages, prepared, config=config, keys_by_dim=keys_by_dim
-    )
+    x, pages = layers(params["layers"], pages, prepared, config=config, keys_by_dim=keys_by_dim)
     drawn, everything = finish(
         params["norm"], x, prepared.draw_rows, config=config, all_rows=all_rows
     )

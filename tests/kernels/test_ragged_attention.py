@@ -141,7 +141,12 @@ def test_writing_touches_its_slots_only():
     slots = np.array([21, 4, 7, 0, 0], np.int32)
     got = write_kv(*(jnp.asarray(x) for x in pages), k, v, slots)
     turned = xla.write_kv(
-        jnp.asarray(np.swapaxes(pages[0], 2, 3)), jnp.asarray(pages[1]), k, v, slots, keys_by_dim=True
+        jnp.asarray(np.swapaxes(pages[0], 2, 3)),
+        jnp.asarray(pages[1]),
+        k,
+        v,
+        slots,
+        keys_by_dim=True,
     )
     np.testing.assert_array_equal(np.swapaxes(turned[0], 2, 3)[1:], got[0][1:])
     np.testing.assert_array_equal(turned[1][1:], got[1][1:])
