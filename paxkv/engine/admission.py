@@ -62,6 +62,12 @@ class Admitter:
         """One request. Raises ValueError naming what is wrong with it."""
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+        if params.children > 1 and not self._limits.sharing:
+            name = "best_of" if params.best_of else "n"
+            raise ValueError(
+                f"{name}={params.children} must be 1 with allocation='contiguous': its "
+                "reservations share no pages"
+            )
         text, ids = self._prompt(prompt)
         if isinstance(prompt, Mapping) and cache_salt is None:
             cache_salt = prompt.get("cache_salt")

@@ -32,6 +32,10 @@ class Compiler:
     def names(self) -> tuple[str, ...]:
         return tuple(self._programs)
 
+    def analysis(self, name: str) -> Any:
+        """What a program takes: `temp_size_in_bytes`, `output_size_in_bytes` and so on."""
+        return self._programs[name].memory_analysis()
+
     def get(
         self,
         name: str,

@@ -19,6 +19,8 @@ class EngineConfig:
     kv_cache_dtype: of the pages; "auto" is the model's.
     max_model_len: most tokens of one sequence, prompt and output; by default the model's own limit.
     block_size: tokens per page, 1 to 256.
+    allocation: "paged", or "contiguous": every sequence reserves the pages of max_model_len when it
+        is admitted, and shares none (no prefix cache, n = 1), as a measure of what paging saves.
     num_gpu_blocks_override: usable pages, instead of measuring memory.
     kv_cache_memory_bytes: bytes for all pages (on the CPU 1 GiB by default).
     gpu_memory_utilization: share of the device's memory for weights, activations and pages.
@@ -51,6 +53,7 @@ class EngineConfig:
     kv_cache_dtype: Dtype = "auto"
     max_model_len: int | None = None
     block_size: int = 16
+    allocation: Literal["paged", "contiguous"] = "paged"
     num_gpu_blocks_override: int | None = None
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
@@ -102,6 +105,8 @@ class EngineConfig:
             if getattr(self, name) not in Dtype.__args__:  # type: ignore[attr-defined]
                 allowed = ", ".join(Dtype.__args__)  # type: ignore[attr-defined]
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
+        if self.allocation not in ("paged", "contiguous"):
+            raise ValueError(f"allocation={self.allocation!r} must be one of paged, contiguous")
         for name in (
             "length_aware",
             "enable_chunked_prefill",
@@ -122,7 +127,8 @@ class EngineConfig:
 class Limits:
     """The options a running engine works with: every default replaced by a number.
 
-    max_model_len, max_num_batched_tokens: tokens. num_blocks: usable pages.
+    max_model_len, max_num_batched_tokens: tokens. num_blocks: usable pages. sharing: whether
+    sequences can have pages in common.
     """
 
     max_model_len: int
@@ -134,6 +140,7 @@ class Limits:
     chunked_prefill: bool
     prefix_caching: bool
     seed: int
+    sharing: bool = True
 
     def __post_init__(self) -> None:
         if not self.chunked_prefill and self.max_num_batched_tokens < self.max_model_len:

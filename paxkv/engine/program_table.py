@@ -104,6 +104,36 @@ class ProgramTable:
             self.add_output,
         )
 
+    def forward(self, shape: StepShape) -> list[Any]:
+        """The programs of one step, in order; layers of equal number share one."""
+        if not self.in_groups:
+            return [self.whole(shape)]
+        rest = self._layout.num_layers % self.group
+        layers = [self.layers(shape, count) for count in (self.group, rest) if count]
+        return [self.prepare(shape), *layers, self.finish(shape)]
+
+    def largest_steps(self) -> list[StepShape]:
+        """The largest step of each kind."""
+        kinds = {shape.decode: shape for shape in sorted(self.packings, key=lambda s: s.num_tokens)}
+        return list(kinds.values())
+
+    @property
+    def largest_draw(self) -> int:
+        return max(self.draw_packings)
+
+    @property
+    def state(self) -> Any:
+        """Shapes of what is kept between steps, pages apart."""
+        return self._tables, self._last_tokens, self._counts
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that go to the device for the largest step and its draw."""
+        step = max(packing.size for packing in self.packings.values())
+        rows = self.largest_draw
+        edits = rows * (2 * MOST_BIASES + -(-self._vocab_size // 32))
+        return 4 * (step + self.draw_packings[rows].size + edits)
+
     def whole(self, shape: StepShape) -> Any:
         packing = self.packings[shape]
         return self.compiler.get(

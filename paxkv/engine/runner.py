@@ -20,7 +20,6 @@ from paxkv.engine.program_table import COUNTED_TOKENS, PATCHED_CELLS, ProgramTab
 from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
 from paxkv.engine.request import Sequence
 from paxkv.models.config import ModelConfig
-from paxkv.models.decoder import Rope
 from paxkv.sampling.allowed_tokens import NoTokenAllowed
 from paxkv.sampling.logit_edits import ALL_ALLOWED
 from paxkv.sampling.logprobs import TopLogprobs
@@ -59,11 +58,10 @@ class Runner:
         config: ModelConfig,
         limits: Limits,
         *,
-        rope: Rope,
         layout: PageLayout,
         num_pages: int,
         buckets: Buckets,
-        layers_per_program: int,
+        programs: ProgramTable,
     ) -> None:
         self._params = params
         self._head = params.get("head", params["embed"])
@@ -72,16 +70,7 @@ class Runner:
         self._num_pages = num_pages
         self._buckets = buckets
         self._vocab_size = config.vocab_size
-        self.programs = ProgramTable(
-            params,
-            config,
-            limits,
-            rope=rope,
-            layout=layout,
-            num_pages=num_pages,
-            buckets=buckets,
-            layers_per_program=layers_per_program,
-        )
+        self.programs = programs
         self.hooks = Hooks()
         self.num_steps = 0
         self.reset()

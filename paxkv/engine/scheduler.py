@@ -15,6 +15,8 @@ from paxkv.engine.prompt_delay import PromptDelay
 from paxkv.engine.request import Request, Sequence
 from paxkv.memory import BlockManager
 
+HEADROOM_SHARE = 0.05
+
 
 @dataclass(slots=True)
 class Advance:
@@ -214,7 +216,7 @@ class Scheduler:
                 sequence.token_ids,
                 chain=sequence.chain,
                 first_chunk=budget.share(sequence.num_remaining),
-                headroom=len(self.running),
+                headroom=self._headroom,
                 use_cache=request.reads_cache,
                 publish=request.leaves_cache,
                 resumed=sequence.num_resumed > 0,
@@ -231,6 +233,14 @@ class Scheduler:
             plan.started.append(sequence)
             budget.take(sequence.num_remaining, admission.num_new_tokens)
             self._advance(sequence, admission.num_new_tokens, plan)
+
+    @property
+    def _headroom(self) -> int:
+        """Pages that admission leaves free for those who run: one each, but few of a large pool.
+
+        Fewer cost more in preemptions than they gain, more leave memory idle (README, Measured).
+        """
+        return min(len(self.running), max(1, int(HEADROOM_SHARE * self._limits.num_blocks)))
 
     def _spend_rest(self, plan: Schedule, first: int, budget: PromptBudget) -> None:
         """What the shares left over goes to unfinished prompts, `first` advance and later."""

@@ -4,6 +4,7 @@ Usable without a model and without JAX: numpy and the standard library only.
 """
 
 from paxkv.memory.answers import Admission, Growth, OutOfBlocks
+from paxkv.memory.contiguous import ContiguousManager
 from paxkv.memory.invariants import InvariantError
 from paxkv.memory.manager import BlockManager
 from paxkv.memory.prefix import HashChain, sha256_block_hash
@@ -12,6 +13,7 @@ from paxkv.memory.stats import MemoryStats, Snapshot
 __all__ = [
     "Admission",
     "BlockManager",
+    "ContiguousManager",
     "Growth",
     "HashChain",
     "InvariantError",

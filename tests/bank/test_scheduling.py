@@ -30,8 +30,16 @@ def test_sc_01_any_budget_finishes_any_prompt(budget: int) -> None:
     assert max(tiny.engine.stats().tokens_per_step) <= budget
 
 
-def test_sc_02_decoding_goes_on_while_long_prompts_arrive() -> None:
-    tiny = small(num_gpu_blocks_override=400)
+POLICIES: list[dict[str, Any]] = [
+    {},
+    {"max_num_partial_prefills": 3, "max_long_partial_prefills": 2},
+    {"priority_aging_steps": 10, "length_aware": True, "scheduler_delay_factor": 0.1},
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: ", ".join(policy) or "default")
+def test_sc_02_decoding_goes_on_while_long_prompts_arrive(policy: dict[str, Any]) -> None:
+    tiny = small(num_gpu_blocks_override=400, **policy)
     answer = tiny.add(ids(8), greedy(60))
     lengths, waits = [], {}
     for step in range(120):
@@ -59,6 +67,26 @@ def test_sc_02_running_work_does_not_postpone_the_oldest_waiting() -> None:
     for _ in range(50):
         tiny.engine.step()
     assert long.finished
+    for request in list(tiny.engine._requests.values()):
+        tiny.engine.abort(request.request_id)
+    tiny.engine.step()
+    assert_idle(tiny)
+
+
+def test_sc_02_priority_does_not_postpone_others_for_ever_with_ageing() -> None:
+    """Urgent work for two rows never ends; what is not urgent has its turn all the same."""
+    tiny = small(max_num_seqs=2, priority_aging_steps=10)
+    patient = None
+    for step in range(90):
+        if step % 4 == 0:
+            tiny.add(ids(6, salt=step), greedy(12, priority=1))
+        if step == 3:
+            patient = tiny.add(ids(5), greedy(4))
+        tiny.engine.step()
+    assert patient is not None
+    assert patient.finished
+    assert tiny.engine.stats().waiting > 5
+    assert_dense(ids(5), tokens(patient.output()))
     for request in list(tiny.engine._requests.values()):
         tiny.engine.abort(request.request_id)
     tiny.engine.step()

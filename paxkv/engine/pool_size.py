@@ -1,0 +1,152 @@
+"""How many pages an engine has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from paxkv.cache.pages import PageLayout, grid_down, grid_up
+from paxkv.engine.config import EngineConfig
+
+GIB = 1 << 30
+CPU_CACHE_BYTES = GIB
+PIECE = 64 << 20
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes of a device that this process may use, and those it uses now."""
+
+    limit: int
+    in_use: int
+
+    @classmethod
+    def of(cls, device: Any) -> DeviceMemory | None:
+        """None for a device without memory statistics, such as the CPU."""
+        stats = device.memory_stats() or {}
+        if "bytes_limit" not in stats:
+            return None
+        return cls(int(stats["bytes_limit"]), int(stats["bytes_in_use"]))
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """num_pages: the arrays' first dimension, on a coarse grid, page 0 included. num_blocks: pages
+    that may be used. option: what decided it."""
+
+    num_pages: int
+    num_blocks: int
+    option: str
+
+
+def pool_size(
+    layout: PageLayout,
+    options: EngineConfig,
+    max_model_len: int,
+    device: DeviceMemory | None,
+    step_bytes: Callable[[int], int],
+) -> PoolSize:
+    """By `num_gpu_blocks_override`, else `kv_cache_memory_bytes`, else what the device has left.
+
+    device: None where there are no statistics; the pool is then 1 GiB by default.
+    step_bytes: number of pages -> what the largest step takes beside weights and pages.
+    Raises ValueError if one sequence of max_model_len has no room, or the device has less memory
+    than was asked for; it says how much is missing.
+    """
+    override = options.num_gpu_blocks_override
+    if override is not None:
+        size = PoolSize(grid_up(override + 1), override, "num_gpu_blocks_override")
+        _require_on_device(options, size, layout, device, step_bytes)
+        return size
+    needed = -(-max_model_len // options.block_size)
+    least = grid_up(needed + 1)
+    name, advice, account = "kv_cache_memory_bytes", "max_model_len", ""
+    if options.kv_cache_memory_bytes is not None:
+        num_bytes = options.kv_cache_memory_bytes
+    elif device is None:
+        num_bytes = CPU_CACHE_BYTES
+    else:
+        name, advice = "gpu_memory_utilization", "max_model_len or max_num_batched_tokens"
+        allowed, step = int(device.limit * options.gpu_memory_utilization), step_bytes(least)
+        num_bytes = allowed - device.in_use - step
+        account = (
+            f" ({_gib(allowed)} of {_gib(device.limit)} allowed, {_gib(device.in_use)} in use by "
+            f"weights and others, {_gib(step)} for the largest step)"
+        )
+    num_pages = grid_down(max(0, num_bytes) // layout.bytes_per_page)
+    if num_pages < needed + 1:
+        space = least * layout.bytes_per_page
+        raise ValueError(
+            f"{name}={getattr(options, name)} leaves {_gib(max(0, num_bytes))} for the cache"
+            f"{account}; one sequence of max_model_len={max_model_len} needs {needed} blocks, "
+            f"{_gib(space)}, so {_gib(space - num_bytes)} are missing: raise {name} or lower "
+            f"{advice}"
+        )
+    size = PoolSize(num_pages, num_pages - 1, name)
+    if options.kv_cache_memory_bytes is not None:
+        _require_on_device(options, size, layout, device, step_bytes)
+    return size
+
+
+def _require_on_device(
+    options: EngineConfig,
+    size: PoolSize,
+    layout: PageLayout,
+    device: DeviceMemory | None,
+    step_bytes: Callable[[int], int],
+) -> None:
+    """Raise ValueError if the device cannot hold what was asked for by number."""
+    if device is None:
+        return
+    pages, step = size.num_pages * layout.bytes_per_page, step_bytes(size.num_pages)
+    missing = pages + step + device.in_use - device.limit
+    if missing > 0:
+        raise ValueError(
+            f"{size.option}={getattr(options, size.option)} takes {_gib(pages)} for the cache; "
+            f"with {_gib(device.in_use)} in use and {_gib(step)} for the largest step, "
+            f"{_gib(missing)} are missing of the device's {_gib(device.limit)}: lower {size.option}"
+        )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.3f} GiB"
+
+
+def claim(num_bytes: int, allocate: Callable[[int], Any], name: str) -> None:
+    """Show at start-up that memory the sizing counts on can be had, instead of failing under load.
+
+    Others may hold memory that a device's statistics do not show. Raises ValueError saying how
+    much is missing and blaming the option `name`.
+    """
+    if _can_have(num_bytes, allocate):
+        return
+    unit = max(1, num_bytes >> 7)
+    low, high = 0, -(-num_bytes // unit)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _can_have(middle * unit, allocate) else (low, middle)
+    raise ValueError(
+        f"{name} counts on {_gib(num_bytes)} that the device does not give: "
+        f"{_gib(num_bytes - low * unit)} are missing, other programs may hold them; lower {name}"
+    )
+
+
+def _can_have(num_bytes: int, allocate: Callable[[int], Any]) -> bool:
+    try:
+        held = allocate(num_bytes)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return False
+    del held
+    return True
+
+
+def device_bytes(num_bytes: int) -> list[jax.Array]:
+    """So many bytes of the default device, really allocated, in pieces as large as a page array
+    might be."""
+    sizes = [PIECE] * (num_bytes // PIECE) + [num_bytes % PIECE]
+    return jax.block_until_ready([jax.numpy.zeros(size, jax.numpy.uint8) for size in sizes])
