@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from paxkv.cli import bench_block_size, bench_paging, bench_prefix
+from paxkv.cli import bench_block_size, bench_paging, bench_policies, bench_prefix
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 
 SUMMARY = "measure throughput, block sizes, and what paging and prefix caching save"
-KINDS = {"paging": bench_paging, "prefix": bench_prefix, "block-size": bench_block_size}
+KINDS = {
+    "paging": bench_paging,
+    "prefix": bench_prefix,
+    "policies": bench_policies,
+    "block-size": bench_block_size,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

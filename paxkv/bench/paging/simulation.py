@@ -83,7 +83,7 @@ def simulate(
                 f"max_model_len={limits.max_model_len}"
             )
         ids = prompts[number] if prompts is not None else [0] * lengths.prompt
-        scheduler.add(_request(number, ids, limits, n))
+        scheduler.add(make_request(number, ids, limits, n))
     run = Run()
     while scheduler.has_work:
         schedule = scheduler.schedule(uncommitted=False)
@@ -95,9 +95,20 @@ def simulate(
     return run
 
 
-def _request(number: int, ids: list[int], limits: Limits, n: int) -> Request:
-    most = limits.max_model_len - len(ids)
-    params = SamplingParams(n=n, max_tokens=most, ignore_eos=True, detokenize=False)
+def make_request(
+    number: int,
+    ids: list[int],
+    limits: Limits,
+    n: int = 1,
+    max_tokens: int | None = None,
+    priority: int = 0,
+    arrival_time: float = 0.0,
+) -> Request:
+    """A request that a scheduler can run without a model; max_tokens by default all that fit."""
+    most = max_tokens or limits.max_model_len - len(ids)
+    params = SamplingParams(
+        n=n, max_tokens=most, priority=priority, ignore_eos=True, detokenize=False
+    )
     rules = StopRules.for_request(params, eos_token_ids=(), special_tokens={}, max_tokens=most)
     return Request(
         request_id=str(number),
@@ -113,6 +124,7 @@ def _request(number: int, ids: list[int], limits: Limits, n: int) -> Request:
         # must see equal prompts as equal.
         cache_salt=None if limits.prefix_caching else number,  # type: ignore[arg-type]
         arrival=number,
+        arrival_time=arrival_time,
     )
 
 
