@@ -7,8 +7,10 @@ from paxkv.memory.answers import Admission, Growth, OutOfBlocks
 from paxkv.memory.contiguous import ContiguousManager
 from paxkv.memory.invariants import InvariantError
 from paxkv.memory.manager import BlockManager
+from paxkv.memory.moves import Moves
 from paxkv.memory.prefix import HashChain, sha256_block_hash
 from paxkv.memory.stats import MemoryStats, Snapshot
+from paxkv.memory.swap import Swapped, SwapSpace, SwapStats
 
 __all__ = [
     "Admission",
@@ -18,7 +20,11 @@ __all__ = [
     "HashChain",
     "InvariantError",
     "MemoryStats",
+    "Moves",
     "OutOfBlocks",
     "Snapshot",
+    "SwapSpace",
+    "SwapStats",
+    "Swapped",
     "sha256_block_hash",
 ]

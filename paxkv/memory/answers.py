@@ -15,8 +15,8 @@ class Admission:
 
     Attributes:
         row: where its block table is.
-        num_cached_tokens: leading tokens whose KV is there already, a multiple of the block
-            size, fewer than the tokens given.
+        num_cached_tokens: leading tokens whose KV is there already, fewer than the tokens given:
+            a multiple of the block size from the cache, any number from host memory.
         num_new_tokens: tokens after those that have slots now and must be computed.
     """
 

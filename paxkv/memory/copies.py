@@ -39,6 +39,10 @@ class PendingCopies:
         self._count -= len(targets)
         return len(targets)
 
+    def writes(self, pages: Int32Array) -> bool:
+        """Whether a pending copy leads into any of `pages`."""
+        return bool(self._count and self._source[pages].any())
+
     def read_from(self, pages: Int32Array) -> Int32Array:
         """Those of `pages` that a pending copy reads."""
         return pages[self._readers[pages] > 0]

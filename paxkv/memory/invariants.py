@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paxkv.memory.copies import PendingCopies
+from paxkv.memory.lru import Int32Array
+from paxkv.memory.moves import PendingMoves
 from paxkv.memory.pool import PagePool
 from paxkv.memory.prefix import PrefixIndex
 from paxkv.memory.tables import BlockTables
+from paxkv.memory.twins import Twins
 
 
 class InvariantError(AssertionError):
@@ -98,4 +102,56 @@ def check_copies(copies: PendingCopies, pool: PagePool) -> None:
     _require(
         bool(np.all(pool.refs[targets] > 0) and np.all(pool.refs[sources] > 0)),
         "a pending copy reads or writes a page nobody holds",
+    )
+
+
+def check_host_pool(held: list[Int32Array], pool: PagePool, landed: NDArray[np.bool_]) -> None:
+    """Host pages are held by swapped sequences, blank, or waiting for a copy nobody wants."""
+    everything = np.concatenate([np.zeros(0, np.int32), *held])
+    mentions = np.bincount(everything, minlength=pool.num_pages + 1)
+    wrong = np.flatnonzero(mentions != pool.refs)
+    _require(
+        not len(wrong),
+        f"host pages {wrong.tolist()} have {pool.refs[wrong].tolist()} references but swapped "
+        f"sequences name them {mentions[wrong].tolist()} times",
+    )
+    for pages in held:
+        _require(len(np.unique(pages)) == len(pages), "a swapped sequence names a host page twice")
+    unwanted = np.flatnonzero(~landed & (pool.refs == 0))
+    parts = np.sort(np.concatenate([pool.blank_pages(), np.flatnonzero(pool.refs), unwanted]))
+    _require(
+        np.array_equal(parts, np.arange(1, pool.num_pages + 1)),
+        f"{pool.num_blank} blank, {np.count_nonzero(pool.refs)} used and {len(unwanted)} unwanted "
+        f"host pages are not the pages 1..{pool.num_pages}, each once",
+    )
+
+
+def check_twins(twins: Twins, pool: PagePool, host: PagePool) -> None:
+    """Pairs are mutual, as many as counted, and both pages hold what somebody wants."""
+    devices = np.flatnonzero(twins.host_of)
+    hosts = twins.host_of[devices]
+    _require(len(devices) == len(twins), "the number of pairs is wrong")
+    _require(
+        np.array_equal(twins.device_of[hosts], devices)
+        and len(devices) == np.count_nonzero(twins.device_of),
+        "a pair of a device page and a host page is not mutual",
+    )
+    _require(bool(np.all(host.refs[hosts] > 0)), "a host page nobody holds has a twin")
+    _require(
+        bool(np.all((pool.refs[devices] > 0) | pool.published[devices])),
+        "a device page neither held nor cached has a twin",
+    )
+
+
+def check_moves(moves: PendingMoves, copies: PendingCopies, pool: PagePool) -> None:
+    """Copies and moves of one step touch different pages, so that their order is no matter."""
+    arriving = moves.arriving()
+    _require(
+        bool(np.all((pool.refs[arriving] > 0) | pool.published[arriving])),
+        "a page that arrives from host memory is neither held nor cached",
+    )
+    sources, targets = copies.pairs()
+    _require(
+        not np.intersect1d(arriving, np.concatenate([sources, targets])).size,
+        "a page that arrives from host memory is also part of a pending copy",
     )

@@ -4,15 +4,12 @@ Host side only, numpy arrays and one dictionary; what the pages contain is the d
 Work on whole batches is done on whole arrays, so that a fork is a row gather and a free is one
 subtraction.
 
-Swapping to host memory fits in as follows, and needs no change here: the host pool is a second
-`PagePool` with a second `BlockTables`, whose rows are the swapped sequences. Swapping rows out
-takes their distinct pages (`BlockTables.flat`, then `np.unique`), gives each one host page, writes
-the host tables through that mapping (so a shared page moves once and stays shared), and frees the
-device rows; swapping in is the same the other way round. The two lists of pages are the step's
-gather and scatter, next to `take_copies`.
+Sequences whose KV waits in host memory are `swap`'s business (`paxkv.memory.swap`).
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +21,7 @@ from paxkv.memory.prefix import BlockHash, HashChain, Identity, TokenIds, sha256
 from paxkv.memory.printing import describe_rows, rows_as_html
 from paxkv.memory.state import MemoryState
 from paxkv.memory.stats import MemoryStats, Snapshot
+from paxkv.memory.swap import SwapSpace
 from paxkv.memory.tables import BlockTables, Rows
 
 
@@ -41,8 +39,12 @@ class BlockManager:
         max_blocks_per_row: width of the block tables; by default one row can hold all pages.
         caching: False switches the prefix cache off for every request.
         weights_version: part of every cache key.
+        num_host_blocks: host pages for swapped sequences.
         block_hash: `(parent digest, payload) -> digest`, replaceable in tests. Hits do not rely
             on it: content is compared.
+
+    Attributes:
+        swap: sequences in host memory.
     """
 
     def __init__(
@@ -54,25 +56,28 @@ class BlockManager:
         max_blocks_per_row: int | None = None,
         caching: bool = True,
         weights_version: Identity = None,
+        num_host_blocks: int = 0,
         block_hash: BlockHash = sha256_block_hash,
     ) -> None:
         if max_blocks_per_row is None:
             max_blocks_per_row = num_blocks
-        for name, value in (
-            ("num_blocks", num_blocks),
-            ("block_size", block_size),
-            ("max_rows", max_rows),
-            ("max_blocks_per_row", max_blocks_per_row),
+        for name, value, least in (
+            ("num_blocks", num_blocks, 1),
+            ("block_size", block_size, 1),
+            ("max_rows", max_rows, 1),
+            ("max_blocks_per_row", max_blocks_per_row, 1),
+            ("num_host_blocks", num_host_blocks, 0),
         ):
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+            if not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
         self.num_blocks = int(num_blocks)
         self.block_size = int(block_size)
         self.caching = caching
         self._weights_version = weights_version
         self._block_hash = block_hash
         self._tables = BlockTables(int(max_rows), int(max_blocks_per_row), self.block_size)
-        self._state = MemoryState(self._tables, self.num_blocks, block_hash)
+        self._state = MemoryState(self._tables, self.num_blocks, int(num_host_blocks), block_hash)
+        self.swap = SwapSpace(self._state, int(num_host_blocks))
         self._pool = self._state.pool
         self._published = self._state.published
 
@@ -211,10 +216,7 @@ class BlockManager:
         row = int(rows[0])
         self._pool.pin(matched)
         pages = np.concatenate([matched, self._state.take(missing)])
-        columns = np.arange(len(pages), dtype=np.int32)
-        self._tables.write(np.full(len(pages), row, np.int32), columns, pages)
-        self._tables.num_tokens[row] = granted
-        self._tables.live[row] = True
+        self._tables.start(row, pages, granted)
         self._published.start(row, chain, len(matched), enabled=publish and self.caching)
         if looks_up:
             self._state.count_lookup(total, cached, resumed=resumed)
@@ -301,6 +303,11 @@ class BlockManager:
                 self._copy_on_write(plan, copies)
             rows, columns = plan.added_cells()
             self._tables.write(rows, columns, added)
+        if len(self._state.twins):
+            # Only its owner writes to a tail, and host memory has no part in that.
+            grown = np.delete(np.arange(len(plan.rows)), plan.copying)
+            partial = grown[self.num_tokens[plan.rows[grown]] % self.block_size != 0]
+            self._state.twins.part_devices(plan.tails[partial])
         self.num_tokens[plan.rows] = plan.after
 
     def _copy_on_write(self, plan: GrowthPlan, targets: Int32Array) -> None:
@@ -341,21 +348,14 @@ class BlockManager:
 
     def free(self, row: int) -> None:
         """End a sequence: pages nobody else holds become evictable (tail first) or blank."""
-        pages = self._tables.held(self._tables.require_row(row))[::-1].copy()
-        self._end(row)
-        self._state.release(pages[self._pool.drop(pages)])
+        self._state.end(self._tables.require_row(row))
 
     def free_rows(self, rows: Rows) -> None:
         """`free` for distinct rows at once; of all their pages the tails are evicted first."""
         batch = self._tables.require_live(rows)
         pages, columns = self._tables.flat(batch)
-        self._end(batch)
+        self._state.stop(batch)
         self._let_go(pages, columns)
-
-    def _end(self, rows: int | Int32Array) -> None:
-        self._tables.num_tokens[rows] = 0
-        self._tables.live[rows] = False
-        self._published.stop(rows)
 
     def _let_go(self, pages: Int32Array, columns: Int32Array) -> None:
         idle = self._pool.drop(pages)
@@ -426,9 +426,8 @@ class BlockManager:
         """
         if weights_version is not None:
             self._weights_version = weights_version
-        self._published.index.clear()
-        self._pool.forget_all()
-        self._published.enabled[:] = False
+        self._state.forget_all()
+        self.swap.forget_cached()
 
     # For the device step
 
@@ -451,11 +450,12 @@ class BlockManager:
 
     def snapshot(self) -> Snapshot:
         """The whole state as a value; two are equal iff nothing changed in between."""
-        return self._state.snapshot()
+        return replace(self._state.snapshot(), host=self.swap.snapshot())
 
     def check_invariants(self) -> None:
         """Raise `InvariantError` with a sentence if the state contradicts itself."""
         self._state.check()
+        self.swap.check()
 
     def __repr__(self) -> str:
         return (

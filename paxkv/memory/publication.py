@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from paxkv.memory.lru import Int32Array
 from paxkv.memory.prefix import Block, BlockHash, HashChain, PrefixIndex, TokenIds, hash_block
+
+
+@dataclass(slots=True)
+class Suspended:
+    """What `Publications` knew of a row that was swapped out.
+
+    blocks: those published or hit, from the first on.
+    """
+
+    enabled: bool
+    root: Block
+    blocks: tuple[Block, ...]
+    chain: HashChain | None
 
 
 class Publications:
@@ -63,6 +78,28 @@ class Publications:
         self.enabled[rows] = False
         self.done[rows] = self.hits[rows] = 0
         self._last[rows] = self._chains[rows] = None
+
+    def suspend(self, row: int) -> Suspended:
+        """What `resume` needs to go on later, maybe in another row."""
+        blocks: list[Block] = []
+        block: Block = self._last[row]
+        while block.parent is not None:
+            blocks.append(block)
+            block = block.parent
+        return Suspended(bool(self.enabled[row]), block, tuple(blocks[::-1]), self._chains[row])
+
+    def resume(self, row: int, suspended: Suspended) -> None:
+        """Go on in `row`. All its blocks are offered again: they may have been evicted."""
+        self.enabled[row] = suspended.enabled
+        self.done[row] = self.hits[row] = 0
+        self._last[row] = suspended.root
+        self._chains[row] = suspended.chain
+
+    def find(self, suspended: Suspended) -> list[int]:
+        """The page that has each of its blocks now, or 0."""
+        if not suspended.enabled:
+            return []
+        return [self.index.find(block) for block in suspended.blocks]
 
     def publish(self, row: int, pages: Int32Array, token_ids: TokenIds) -> list[int]:
         """Enter the row's blocks after those done, held by `pages`; returns the pages entered."""

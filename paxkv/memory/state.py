@@ -7,20 +7,26 @@ import numpy as np
 from paxkv.memory import invariants
 from paxkv.memory.copies import PendingCopies
 from paxkv.memory.lru import Int32Array
+from paxkv.memory.moves import PendingMoves
 from paxkv.memory.pool import PagePool
 from paxkv.memory.prefix import BlockHash
 from paxkv.memory.publication import Publications
 from paxkv.memory.stats import MemoryStats, Snapshot
 from paxkv.memory.tables import BlockTables
+from paxkv.memory.twins import Twins
 
 
 class MemoryState:
     """Pool, tables, prefix cache and pending copies, kept in step with each other."""
 
-    def __init__(self, tables: BlockTables, num_blocks: int, block_hash: BlockHash) -> None:
+    def __init__(
+        self, tables: BlockTables, num_blocks: int, num_host_blocks: int, block_hash: BlockHash
+    ) -> None:
         self.tables = tables
         self.pool = PagePool(num_blocks)
         self.copies = PendingCopies(num_blocks)
+        self.moves = PendingMoves(num_blocks)
+        self.twins = Twins(num_blocks, num_host_blocks)
         self.published = Publications(tables.max_rows, tables.block_size, block_hash)
         self._cow_copies = 0
         self._evictions = 0
@@ -33,6 +39,7 @@ class MemoryState:
         if len(evicted):
             self.published.index.remove(evicted)
             self._evictions += len(evicted)
+            self._lose(evicted)
         return pages
 
     def copy(self, sources: Int32Array, targets: Int32Array) -> None:
@@ -41,13 +48,31 @@ class MemoryState:
         self.copies.add(sources, targets)
         self._cow_copies += len(targets)
 
+    def end(self, row: int) -> None:
+        """End a sequence: pages nobody else holds become evictable (tail first) or blank."""
+        pages = self.tables.held(row)[::-1].copy()
+        self.stop(row)
+        self.release(pages[self.pool.drop(pages)])
+
+    def stop(self, rows: int | Int32Array) -> None:
+        """Rows hold nothing any more; their pages are the caller's to let go."""
+        self.tables.num_tokens[rows] = 0
+        self.tables.live[rows] = False
+        self.published.stop(rows)
+
     def release(self, idle: Int32Array) -> None:
         """Pages that nobody holds any more, the first to be evicted first."""
         if len(self.copies):
             self._cow_copies -= self.copies.cancel(idle)
             for source in self.copies.read_from(idle).tolist():
                 idle = np.where(idle == source, self._undo_copy(source), idle)
+        self._lose(idle[~self.pool.published[idle]])
         self.pool.settle(idle)
+
+    def _lose(self, pages: Int32Array) -> None:
+        """What `pages` hold is of no use to anybody any more."""
+        self.moves.cancel(pages)
+        self.twins.part_devices(pages)
 
     def _undo_copy(self, source: int) -> np.int32:
         """The last owner of a page left before the page was copied: no copy is needed.
@@ -59,6 +84,7 @@ class MemoryState:
         target = int(self.tables.pages[rows[0], columns[0]])
         both = np.array([source, target], np.int32)
         self.forget(both[self.pool.published[both]])
+        self.twins.part_devices(both)
         self._cow_copies -= self.copies.cancel(both[1:])
         self.tables.replace(target, source)
         self.pool.refs[both] = self.pool.refs[both[::-1]]
@@ -68,6 +94,13 @@ class MemoryState:
         """Drop pages that are not in the eviction queue from the prefix cache."""
         self.published.index.remove(pages)
         self.pool.published[pages] = False
+
+    def forget_all(self) -> None:
+        """Empty the prefix cache."""
+        self._lose(self.pool.evictable.pages())
+        self.published.index.clear()
+        self.pool.forget_all()
+        self.published.enabled[:] = False
 
     def count_lookup(self, queries: int, hits: int, *, resumed: bool) -> None:
         """An admitted request had `hits` of its `queries` tokens in the prefix cache."""
@@ -110,6 +143,7 @@ class MemoryState:
             evictable=tuple(self.pool.evictable.pages().tolist()),
             index=tuple((page, entries[page].digest) for page in sorted(entries)),
             copies=tuple(zip(sources.tolist(), targets.tolist())),
+            host=(),
             stats=self.stats(),
         )
 

@@ -53,6 +53,7 @@ class Snapshot:
         evictable: evictable pages, the next one to be evicted first.
         index: `(page, digest)` of every cached page, by page.
         copies: `(source, target)` of every pending copy.
+        host: everything about swap space.
         stats: the figures.
     """
 
@@ -62,4 +63,5 @@ class Snapshot:
     evictable: tuple[int, ...]
     index: tuple[tuple[int, Hashable], ...]
     copies: tuple[tuple[int, int], ...]
+    host: tuple[object, ...]
     stats: MemoryStats

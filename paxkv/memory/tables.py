@@ -67,6 +67,13 @@ class BlockTables:
         rows = np.flatnonzero(~self.live)[:count].astype(np.int32)
         return rows if len(rows) == count else None
 
+    def start(self, row: int, pages: Int32Array, num_tokens: int) -> None:
+        """A spare row becomes live, with these pages and slots."""
+        columns = np.arange(len(pages), dtype=np.int32)
+        self.write(np.full(len(pages), row, np.int32), columns, pages)
+        self.num_tokens[row] = num_tokens
+        self.live[row] = True
+
     def write(self, rows: Int32Array, columns: Int32Array, pages: Int32Array) -> None:
         """Set the cells `(rows[i], columns[i])` to `pages[i]` and log them."""
         self.pages[rows, columns] = pages

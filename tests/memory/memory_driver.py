@@ -105,6 +105,7 @@ class MemoryDriver:
         self.keys: dict[Hashable, Key] = {}
         self.weights = 0
         self.done: Counter[str] = Counter()
+        self.seldom = [self.reset]
         self.operations: list[tuple[int, Callable[[], None]]] = [
             (5, self.admit_new),
             (3, self.admit_waiting),
@@ -124,8 +125,8 @@ class MemoryDriver:
         calls = [call for _, call in self.operations]
         for number in range(steps):
             (call,) = self.rng.choices(calls, weights)
-            if self.rng.random() < 0.002:
-                call = self.reset
+            if self.rng.random() < 0.003:
+                call = self.rng.choice(self.seldom)
             try:
                 call()
                 if self.invariants and number % self.invariants == 0:
@@ -133,7 +134,10 @@ class MemoryDriver:
             except Exception as error:
                 raise DriverFailure(f"operation {number}, {call.__name__}: {error}") from error
             self.done[call.__name__] += 1
-        self.end_everything()
+        try:
+            self.end_everything()
+        except Exception as error:
+            raise DriverFailure(f"at the end: {error}") from error
 
     def check(self) -> None:
         self.bm.check_invariants()
@@ -378,12 +382,7 @@ class MemoryDriver:
         assert len(np.unique(rows * device.table.shape[1] + columns)) == len(rows)
         device.table[rows, columns] = pages
         assert np.array_equal(device.table, self.bm.tables), "the patches are not all changes"
-        sources, targets = self.bm.take_copies()
-        self.model.copies.clear()
-        assert len(set(targets.tolist())) == len(targets)
-        assert not set(sources.tolist()) & set(targets.tolist())
-        device.kv[targets] = device.kv[sources]
-        self.done["copies"] += len(targets)
+        self.move()
         values = {row: np.array(live.kv(), np.int64) for row, live in self.live.items()}
         for row, live in self.live.items():
             where = device.slots(row, live.computed, live.granted)
@@ -401,24 +400,17 @@ class MemoryDriver:
             if self.rng.random() < 0.9:
                 self.publish(row, live.computed)
 
+    def move(self) -> None:
+        """Contents that change place before anything is written."""
+        sources, targets = self.bm.take_copies()
+        self.model.copies.clear()
+        assert len(set(targets.tolist())) == len(targets)
+        assert not set(sources.tolist()) & set(targets.tolist())
+        self.device.kv[targets] = self.device.kv[sources]
+        self.done["copies"] += len(targets)
+
     def end_everything(self) -> None:
         self.step()
         self.free(sorted(self.live))
         self.bm.check_invariants()
         assert self.bm.num_free_blocks == self.bm.num_blocks, "blocks are lost"
-
-
-def drive(steps: int, seed: int, *, invariants: int = 1, **options: object) -> MemoryDriver:
-    """`steps` random operations on a fresh small manager; raises `DriverFailure`."""
-    rng = random.Random(seed)
-    exact = "block_hash" not in options
-    num_blocks, block_size = rng.choice(SIZES)
-    sizes = {
-        "num_blocks": num_blocks,
-        "block_size": block_size,
-        "max_rows": rng.choice([4, 8, 12]),
-    }
-    bm = BlockManager(**{**sizes, **options})  # type: ignore[arg-type]
-    driver = MemoryDriver(bm, rng, exact=exact, invariants=invariants)
-    driver.run(steps)
-    return driver

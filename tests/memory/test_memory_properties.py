@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import random
 from collections.abc import Callable, Hashable
 
@@ -10,12 +11,15 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from memory_driver import SIZES, DriverFailure, MemoryDriver, drive
+from memory_driver import SIZES, DriverFailure
 from planted_bugs import PLANTED
+from swap_driver import HOST_SIZES, SwapDriver, drive
 
 from paxkv.memory import BlockManager
 
-Operation = Callable[[MemoryDriver], None]
+importlib.import_module("planted_swap_bugs")  # adds its own to PLANTED
+
+Operation = Callable[[SwapDriver], None]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -24,6 +28,9 @@ def test_random_operations(seed: int) -> None:
     for what in ("hits", "refused", "withdrawn", "reorder", "preempt", "reset"):
         assert driver.done[what], f"no {what}: the driver proves nothing about it"
     assert driver.bm.stats().evictions
+    if driver.bm.swap.num_blocks:
+        assert driver.done["moved in"]
+        assert driver.done["shared"]
 
 
 @pytest.mark.full
@@ -64,16 +71,20 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 OPERATIONS = (
-    MemoryDriver.admit_new,
-    MemoryDriver.admit_waiting,
-    MemoryDriver.decode,
-    MemoryDriver.continue_prefill,
-    MemoryDriver.fork,
-    MemoryDriver.reorder,
-    MemoryDriver.end,
-    MemoryDriver.preempt,
-    MemoryDriver.step,
-    MemoryDriver.reset,
+    SwapDriver.admit_new,
+    SwapDriver.admit_waiting,
+    SwapDriver.decode,
+    SwapDriver.continue_prefill,
+    SwapDriver.fork,
+    SwapDriver.reorder,
+    SwapDriver.end,
+    SwapDriver.preempt,
+    SwapDriver.step,
+    SwapDriver.reset,
+    SwapDriver.swap_out,
+    SwapDriver.swap_in,
+    SwapDriver.land,
+    SwapDriver.discard,
 )
 
 
@@ -82,6 +93,8 @@ ROUNDS = (
     ("decode", "step") * 4,
     ("step", "fork", "decode", "end", "admit_new", "fork", "step", "decode", "preempt") * 2,
     ("admit_new", "admit_new", "admit_waiting", "step", "end") * 3,
+    ("swap_out", "step", "land", "swap_in", "step") * 2,
+    ("fork", "swap_out", "swap_out", "step", "land", "admit_new", "swap_in", "swap_in", "step"),
 )
 """What a scheduler does all day, so that the pool fills up."""
 
@@ -89,10 +102,12 @@ ROUNDS = (
 class MemoryMachine(RuleBasedStateMachine):
     """The driver's operations in an order that hypothesis chooses and shrinks."""
 
-    @initialize(size=st.sampled_from(SIZES), max_rows=st.integers(4, 9))
-    def start(self, size: tuple[int, int], max_rows: int) -> None:
-        bm = BlockManager(*size, max_rows=max_rows)
-        self.driver = MemoryDriver(bm, random.Random(0))
+    @initialize(
+        size=st.sampled_from(SIZES), max_rows=st.integers(4, 9), host=st.sampled_from(HOST_SIZES)
+    )
+    def start(self, size: tuple[int, int], max_rows: int, host: int) -> None:
+        bm = BlockManager(*size, max_rows=max_rows, num_host_blocks=host)
+        self.driver = SwapDriver(bm, random.Random(0))
 
     @rule(call=st.sampled_from(OPERATIONS), seed=st.integers(0, 2**16))
     def operation(self, call: Operation, seed: int) -> None:

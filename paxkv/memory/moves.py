@@ -1,0 +1,72 @@
+"""Pages that the next device step must move to or from host memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from paxkv.memory.lru import Int32Array
+
+
+class Moves(NamedTuple):
+    """What one step moves; all page ids int32, pages of each list distinct.
+
+    A step makes them in this order: read `out_devices`, copy pages, write `in_devices`, then run
+    the layers. What was read goes to `out_hosts` whenever it arrives there, but not before
+    `in_hosts` have been read.
+    """
+
+    out_devices: Int32Array
+    out_hosts: Int32Array
+    in_hosts: Int32Array
+    in_devices: Int32Array
+
+    def __bool__(self) -> bool:
+        return bool(len(self.out_devices) or len(self.in_devices))
+
+
+class PendingMoves:
+    """Moves collected until a step takes them."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._coming: Int32Array = np.zeros(num_blocks + 1, np.int32)
+        self._num_coming = 0
+        self._out: list[tuple[Int32Array, Int32Array]] = []
+
+    def out(self, devices: Int32Array, hosts: Int32Array) -> None:
+        if len(devices):
+            self._out.append((devices, hosts))
+
+    def into(self, hosts: Int32Array, devices: Int32Array) -> None:
+        self._coming[devices] = hosts
+        self._num_coming += len(devices)
+
+    def arriving(self) -> Int32Array:
+        """Device pages whose content is still to come, ascending."""
+        return np.flatnonzero(self._coming).astype(np.int32)
+
+    def arrives(self, devices: Int32Array) -> bool:
+        """Whether the content of any of `devices` is still to come."""
+        return bool(self._num_coming and self._coming[devices].any())
+
+    def cancel(self, devices: Int32Array) -> None:
+        """Move nothing into `devices`, where anything was to come."""
+        if self._num_coming:
+            self._num_coming -= int(np.count_nonzero(self._coming[devices]))
+            self._coming[devices] = 0
+
+    def clear(self) -> None:
+        self._coming[:] = 0
+        self._num_coming = 0
+        self._out.clear()
+
+    def take(self) -> Moves:
+        """All of them, which are then no longer pending."""
+        empty = np.zeros(0, np.int32)
+        devices = np.concatenate([empty, *(devices for devices, _ in self._out)])
+        hosts = np.concatenate([empty, *(hosts for _, hosts in self._out)])
+        arriving = self.arriving() if self._num_coming else empty
+        moves = Moves(devices, hosts, self._coming[arriving], arriving)
+        self.clear()
+        return moves

@@ -1,0 +1,263 @@
+"""Swap space: sequences whose KV waits in host memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paxkv.memory import invariants
+from paxkv.memory.answers import Admission
+from paxkv.memory.lru import Int32Array
+from paxkv.memory.moves import Moves, PendingMoves
+from paxkv.memory.pool import PagePool
+from paxkv.memory.publication import Suspended
+from paxkv.memory.state import MemoryState
+from paxkv.memory.twins import Twins
+
+
+@dataclass(eq=False, slots=True)
+class Swapped:
+    """A sequence in host memory.
+
+    Attributes:
+        pages: its host pages, in order.
+        num_tokens: slots it had, all of them computed.
+        publication: what it had put into the prefix cache.
+    """
+
+    pages: Int32Array
+    num_tokens: int
+    publication: Suspended
+
+
+@dataclass(frozen=True, slots=True)
+class SwapStats:
+    """Host pages now, and counters since the manager was made.
+
+    Attributes:
+        total_blocks, free_blocks, used_blocks: host pages; one that was given up before its copy
+            had landed is neither free nor used until then.
+        sequences: swapped now.
+        pages_out: pages whose copy has landed in host memory.
+        pages_in: pages sent back to the device.
+    """
+
+    total_blocks: int
+    free_blocks: int
+    used_blocks: int
+    sequences: int
+    pages_out: int
+    pages_in: int
+
+
+class SwapSpace:
+    """Host pages, the sequences that hold them, and what must be moved.
+
+    A second `PagePool`. A page that several sequences share moves once in either direction and is
+    shared again afterwards (`Twins`); one that is still on the device, held by others or cached,
+    is taken from there. A host page is read only after its copy has landed, and given to nobody
+    else before.
+
+    Args:
+        state: the device's side.
+        num_blocks: usable host pages; 0 means that nothing is ever swapped.
+    """
+
+    def __init__(self, state: MemoryState, num_blocks: int) -> None:
+        self._state = state
+        self._tables = state.tables
+        self._pool = PagePool(num_blocks)
+        self._twins: Twins = state.twins
+        self._moves: PendingMoves = state.moves
+        self._landed = np.ones(num_blocks + 1, np.bool_)
+        self._held: dict[int, Swapped] = {}
+        self._pages_out = 0
+        self._pages_in = 0
+
+    @property
+    def num_blocks(self) -> int:
+        return self._pool.num_pages
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self._pool.num_free
+
+    def swap_out(self, row: int) -> Swapped | None:
+        """Move a sequence to host memory and free its row.
+
+        Returns:
+            None, nothing having changed, if host pages run out.
+
+        Raises:
+            ValueError: the row's pages are still to be filled by the next step: every slot must
+                have been computed by steps that were launched before.
+        """
+        pages = self._tables.held(self._tables.require_row(row)).copy()
+        if self._moves.arrives(pages) or self._state.copies.writes(pages):
+            raise ValueError(f"row is {row}; its pages are still to be filled by the next step")
+        hosts = self._twins.host_of[pages]
+        alone = hosts == 0
+        count = int(np.count_nonzero(alone))
+        if count > self._pool.num_free or not self.num_blocks:
+            return None
+        self._pool.share(hosts[~alone])
+        fresh, _ = self._pool.take(count)
+        hosts[alone] = fresh
+        self._landed[fresh] = False
+        self._moves.out(pages[alone], fresh)
+        self._twins.join(pages[alone], fresh)
+        publication = self._state.published.suspend(row)
+        swapped = Swapped(hosts, int(self._tables.num_tokens[row]), publication)
+        self._held[id(swapped)] = swapped
+        self._state.end(row)
+        return swapped
+
+    def swap_in(self, swapped: Swapped, num_tokens: int, *, headroom: int = 0) -> Admission | None:
+        """Give a swapped sequence a row and its pages back, and `num_tokens` slots more.
+
+        Args:
+            headroom: device pages that must stay free beyond those taken.
+
+        Returns:
+            None, nothing having changed, if there is no row, not enough room, or a page has not
+            landed yet. `num_cached_tokens` are those it had.
+
+        Raises:
+            ValueError: `swapped` is not here, or would outgrow its block table.
+        """
+        self._require(swapped)
+        size = self._tables.block_size
+        total = swapped.num_tokens + num_tokens
+        if num_tokens < 1 or total > self._tables.max_columns * size:
+            raise ValueError(
+                f"num_tokens is {num_tokens}; a sequence of {swapped.num_tokens} tokens can grow "
+                f"by 1 to {self._tables.max_columns * size - swapped.num_tokens}"
+            )
+        pages = self._on_device(swapped)
+        absent = pages == 0
+        hosts = swapped.pages[absent]
+        fresh = -(-total // size) - len(pages)
+        rows = self._tables.spare_rows(1)
+        room = self._state.pool.room_beside(pages[~absent])
+        if rows is None or len(hosts) + fresh + headroom > room or not self._landed[hosts].all():
+            return None
+        self._state.pool.pin(pages[~absent])
+        taken = self._state.take(len(hosts) + fresh)
+        pages[absent] = taken[: len(hosts)]
+        self._moves.into(hosts, pages[absent])
+        self._pages_in += len(hosts)
+        row = int(rows[0])
+        self._tables.start(row, np.concatenate([pages, taken[len(hosts) :]]), total)
+        self._state.published.resume(row, swapped.publication)
+        self._pair(pages, swapped)
+        self._let_go(swapped)
+        return Admission(row, swapped.num_tokens, num_tokens)
+
+    def _pair(self, pages: Int32Array, swapped: Swapped) -> None:
+        """Note that full `pages` and the host pages they came from hold the same."""
+        full = swapped.num_tokens // self._tables.block_size
+        pages, hosts = pages[:full], swapped.pages[:full]
+        self._twins.part_hosts(hosts[self._twins.device_of[hosts] != pages])
+        self._twins.join(pages, hosts)
+
+    def _on_device(self, swapped: Swapped) -> Int32Array:
+        """Per page of `swapped` a device page with the same content, or 0.
+
+        The last page never has one unless it is full: it is about to be written.
+        """
+        pages = self._twins.device_of[swapped.pages]
+        for column, page in enumerate(self._state.published.find(swapped.publication)):
+            if not pages[column]:
+                pages[column] = page
+        pages[swapped.num_tokens // self._tables.block_size :] = 0
+        return pages
+
+    def cost(self, row: int) -> tuple[int, int]:
+        """What preempting `row` costs: pages to move, there and back, and tokens to recompute.
+
+        A page that others hold comes back by itself if it is cached, either way.
+        """
+        pages = self._tables.held(self._tables.require_row(row))
+        pool = self._state.pool
+        shared = pool.refs[pages] > 1
+        cached = int(np.count_nonzero(shared & pool.published[pages]))
+        out = int(np.count_nonzero(self._twins.host_of[pages] == 0))
+        back = len(pages) - int(np.count_nonzero(shared))
+        tokens = int(self._tables.num_tokens[row]) - cached * self._tables.block_size
+        return out + back, tokens
+
+    def discard(self, swapped: Swapped) -> None:
+        """End a swapped sequence. Raises ValueError if it is not here."""
+        self._require(swapped)
+        self._let_go(swapped)
+
+    def _require(self, swapped: Swapped) -> None:
+        if id(swapped) not in self._held:
+            raise ValueError("swapped is no sequence in host memory")
+
+    def _let_go(self, swapped: Swapped) -> None:
+        del self._held[id(swapped)]
+        idle = swapped.pages[self._pool.drop(swapped.pages)]
+        self._twins.part_hosts(idle)
+        self._pool.settle(idle[self._landed[idle]])
+
+    def forget_cached(self) -> None:
+        """The prefix cache was emptied: what is here neither hits it nor goes into it again."""
+        for swapped in self._held.values():
+            swapped.publication.enabled = False
+
+    def drop_all(self) -> None:
+        """Forget every swapped sequence and every move, landed or not: a step has failed."""
+        self._held.clear()
+        self._moves.clear()
+        self._twins.clear()
+        self._landed[:] = True
+        self._pool = PagePool(self.num_blocks)
+
+    # For the device step
+
+    def take_moves(self) -> Moves:
+        """What the next step must move."""
+        return self._moves.take()
+
+    def landed(self, hosts: Int32Array) -> None:
+        """The copies into `hosts`, moved out by an earlier step, are complete."""
+        self._landed[hosts] = True
+        self._pages_out += len(hosts)
+        self._pool.settle(hosts[self._pool.refs[hosts] == 0])
+
+    # Proof
+
+    def stats(self) -> SwapStats:
+        return SwapStats(
+            total_blocks=self.num_blocks,
+            free_blocks=self._pool.num_free,
+            used_blocks=int(np.count_nonzero(self._pool.refs)),
+            sequences=len(self._held),
+            pages_out=self._pages_out,
+            pages_in=self._pages_in,
+        )
+
+    def snapshot(self) -> tuple[object, ...]:
+        """The whole state as a value."""
+        return (
+            tuple(
+                (swapped.num_tokens, tuple(swapped.pages.tolist()), swapped.publication.enabled)
+                for swapped in self._held.values()
+            ),
+            tuple(self._pool.refs.tolist()),
+            tuple(self._pool.blank_pages().tolist()),
+            tuple(self._landed.tolist()),
+            tuple(self._twins.host_of.tolist()),
+            tuple(self._moves.arriving().tolist()),
+            self.stats(),
+        )
+
+    def check(self) -> None:
+        """Raise `InvariantError` if the parts contradict each other."""
+        invariants.check_host_pool(
+            [swapped.pages for swapped in self._held.values()], self._pool, self._landed
+        )
+        invariants.check_twins(self._twins, self._state.pool, self._pool)
+        invariants.check_moves(self._moves, self._state.copies, self._state.pool)
