@@ -17,7 +17,8 @@ from paxkv.engine.engine import Engine
 from paxkv.engine.host_memory import keep_temporaries
 from paxkv.engine.plan import Planner
 from paxkv.engine.policy import Policy
-from paxkv.engine.pool_size import DeviceMemory, claim, device_bytes, pool_size
+from paxkv.engine.pool_size import DeviceMemory, claim, device_bytes, host_blocks, pool_size
+from paxkv.engine.preemption import Preemption
 from paxkv.engine.program_table import ProgramTable
 from paxkv.engine.runner import Runner
 from paxkv.engine.step_memory import step_memory
@@ -52,6 +53,7 @@ def assemble(
     inv_freq, factor = rope_parameters(config, limits.max_model_len)
     choose = Buckets.single if options.deterministic else Buckets.choose
     buckets = choose(limits.max_num_seqs, limits.max_num_batched_tokens)
+    num_host_blocks = host_blocks(layout, options)
     table = partial(
         ProgramTable,
         params,
@@ -62,6 +64,7 @@ def assemble(
         buckets=buckets,
         layers_per_program=options.layers_per_program
         or (CPU_LAYERS_PER_PROGRAM if on_cpu else config.num_layers),
+        swapping=num_host_blocks > 0,
     )
     available = DeviceMemory.of(device or jax.local_devices()[0])
     size = pool_size(
@@ -72,7 +75,7 @@ def assemble(
         lambda num_pages: step_memory(table(num_pages=num_pages)).total,
     )
     limits = replace(limits, num_blocks=size.num_blocks)
-    memory = _memory(options, limits)
+    memory = _memory(options, limits, num_host_blocks)
     programs = table(num_pages=size.num_pages)
     if available is not None:
         pages = size.num_pages * layout.bytes_per_page
@@ -85,13 +88,17 @@ def assemble(
         num_pages=size.num_pages,
         buckets=buckets,
         programs=programs,
+        num_host_blocks=num_host_blocks,
     )
     if not options.enforce_eager:
         runner.compile_all(progress)
-    return Engine(limits, memory, Planner(limits, buckets, memory), runner, policy)
+    preemption = Preemption()
+    if num_host_blocks:
+        preemption = Preemption.measured(options.preemption_mode, runner)
+    return Engine(limits, memory, Planner(limits, buckets, memory), runner, policy, preemption)
 
 
-def _memory(options: EngineConfig, limits: Limits) -> BlockManager:
+def _memory(options: EngineConfig, limits: Limits, num_host_blocks: int) -> BlockManager:
     rows, columns = limits.max_num_seqs, limits.max_blocks_per_seq
     if options.allocation == "contiguous":
         return ContiguousManager(
@@ -103,6 +110,7 @@ def _memory(options: EngineConfig, limits: Limits) -> BlockManager:
         max_rows=rows,
         max_blocks_per_row=columns,
         caching=options.enable_prefix_caching,
+        num_host_blocks=num_host_blocks,
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from os import PathLike
-from typing import Literal
+from typing import Literal, get_args
 
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
+PreemptionMode = Literal["recompute", "swap", "auto"]
 DTYPES = {"float": "float32", "half": "float16"}
 
 
@@ -24,6 +25,10 @@ class EngineConfig:
     num_gpu_blocks_override: usable pages, instead of measuring memory.
     kv_cache_memory_bytes: bytes for all pages (on the CPU 1 GiB by default).
     gpu_memory_utilization: share of the device's memory for weights, activations and pages.
+    swap_space: GiB of host memory for sequences that are preempted; 0 for none.
+    num_cpu_blocks_override: blocks of host memory, instead of swap_space.
+    preemption_mode: "swap" moves a preempted sequence to host memory while there is room,
+        "recompute" computes it again later, "auto" takes what costs less time.
     max_num_seqs: sequences in one step; by default 64 on the CPU and 256 elsewhere.
     max_num_batched_tokens: tokens in one step; by default 512 on the CPU and 2048 elsewhere.
     scheduler_delay_factor: before more prompts are started, wait until the oldest has waited so
@@ -57,6 +62,9 @@ class EngineConfig:
     num_gpu_blocks_override: int | None = None
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
+    swap_space: float = 0.0
+    num_cpu_blocks_override: int | None = None
+    preemption_mode: PreemptionMode = "auto"
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     scheduler_delay_factor: float = 0.0
@@ -81,6 +89,7 @@ class EngineConfig:
             ("block_size", 1, 256),
             ("num_gpu_blocks_override", 1, None),
             ("kv_cache_memory_bytes", 1, None),
+            ("num_cpu_blocks_override", 0, None),
             ("max_num_seqs", 1, None),
             ("max_num_batched_tokens", 1, None),
             ("max_num_partial_prefills", 1, None),
@@ -96,14 +105,21 @@ class EngineConfig:
             raise ValueError(
                 f"gpu_memory_utilization={share!r} must be a number above 0 and at most 1"
             )
+        space = self.swap_space
+        if isinstance(space, bool) or not isinstance(space, int | float) or not 0 <= space < 1e9:
+            raise ValueError(f"swap_space={space!r} must be a number of GiB, 0 or more")
         delay = self.scheduler_delay_factor
         if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e9:
             raise ValueError(f"scheduler_delay_factor={delay!r} must be a number of at least 0")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ValueError(f"seed={self.seed!r} must be an integer")
-        for name in ("dtype", "kv_cache_dtype"):
-            if getattr(self, name) not in Dtype.__args__:  # type: ignore[attr-defined]
-                allowed = ", ".join(Dtype.__args__)  # type: ignore[attr-defined]
+        for name, choices in (
+            ("dtype", get_args(Dtype)),
+            ("kv_cache_dtype", get_args(Dtype)),
+            ("preemption_mode", get_args(PreemptionMode)),
+        ):
+            if getattr(self, name) not in choices:
+                allowed = ", ".join(choices)
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
         if self.allocation not in ("paged", "contiguous"):
             raise ValueError(f"allocation={self.allocation!r} must be one of paged, contiguous")

@@ -12,6 +12,7 @@ import numpy as np
 from paxkv.engine.config import Limits
 from paxkv.engine.plan import Planner
 from paxkv.engine.policy import Policy
+from paxkv.engine.preemption import Preemption
 from paxkv.engine.request import Request, Sequence
 from paxkv.engine.runner import Results, Row, Runner
 from paxkv.engine.scheduler import Schedule, Scheduler
@@ -47,10 +48,11 @@ class Engine:
         planner: Planner,
         runner: Runner,
         policy: Policy | None = None,
+        preemption: Preemption | None = None,
     ) -> None:
         self.limits = limits
         self.block_manager = memory
-        self.scheduler = Scheduler(limits, memory, policy)
+        self.scheduler = Scheduler(limits, memory, policy, preemption=preemption)
         self.planner = planner
         self.runner = runner
         self.tokens_per_step: deque[int] = deque(maxlen=REMEMBERED_STEPS)
@@ -108,13 +110,23 @@ class Engine:
         return list(self._changed.values())
 
     def _run(self, schedule: Schedule | None, flight: Flight | None) -> None:
+        landing = self.runner.swapper.num_landing
         try:
             if schedule is not None:
                 self._launch(schedule)
+            else:
+                self._off_host(self.runner.move, self.block_manager.swap.take_moves())
+                landing = self.runner.swapper.num_landing
         finally:
             self._commit(flight)
+        self._land(landing)
         if schedule is not None:
             self._flight = self._draw(schedule)
+
+    def _land(self, chunks: int) -> None:
+        """Pages that left with an earlier step are in host memory by now, or nearly."""
+        if chunks:
+            self.block_manager.swap.landed(self._off_host(self.runner.swapper.land, chunks))
 
     def _close_finished(self) -> None:
         for sequence in self.scheduler.outgrown:
@@ -273,9 +285,9 @@ class Engine:
     def _recover(self, schedule: Schedule | None, error: BaseException) -> None:
         """A step failed: its requests end with an error, everybody else goes on.
 
-        So do those whose draw can no longer be read. Cached blocks may have been promised by this
-        step, so none is believed any more; if the pages were donated to the failed step, they are
-        made anew and the rest is recomputed.
+        So do those whose draw can no longer be read. Cached and swapped blocks may have been
+        promised by this step, so none is believed any more; if the pages were donated to the
+        failed step, they are made anew and the rest is recomputed.
         """
         logger.error("step %d failed", self.num_steps, exc_info=error)
         self._flight = None
@@ -287,9 +299,11 @@ class Engine:
             if not request.finished:
                 self._fail(request, f"the step failed: {type(error).__name__}: {error}")
         self.block_manager.reset_prefix_cache()
+        self.scheduler.drop_swapped()
+        self.runner.swapper.drop()
         if not self.runner.alive:
             for sequence in list(self.scheduler.running):
-                self.scheduler.preempt(sequence)
+                self.scheduler.preempt(sequence, may_swap=False)
             self.runner.reset()
 
     # Figures
@@ -305,6 +319,9 @@ class Engine:
     def stats(self) -> EngineStats:
         """Figures now, as a frozen dataclass."""
         memory = self.block_manager.stats()
+        swap = self.block_manager.swap.stats()
+        swapped = len(self.scheduler.swapped)
+        page = self.runner.page_bytes
         return EngineStats(
             num_blocks=memory.total_blocks,
             free_blocks=memory.free_blocks,
@@ -312,8 +329,15 @@ class Engine:
             cached_blocks=memory.cached_blocks,
             shared_blocks=memory.shared_blocks,
             running=len(self.scheduler.running),
-            waiting=len(self.scheduler.waiting),
+            waiting=len(self.scheduler.waiting) - swapped,
+            swapped=swapped,
+            num_cpu_blocks=swap.total_blocks,
+            cpu_free_blocks=swap.free_blocks,
+            cpu_used_blocks=swap.used_blocks,
+            swap_bytes_out=swap.pages_out * page,
+            swap_bytes_in=swap.pages_in * page,
             preemptions=self.scheduler.num_preemptions,
+            preemptions_swapped=self.scheduler.num_swaps,
             cow_copies=memory.cow_copies,
             prefix_cache_queries=memory.prefix_queries,
             prefix_cache_hits=memory.prefix_hits,

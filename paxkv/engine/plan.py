@@ -11,7 +11,7 @@ from paxkv.engine.buckets import Buckets, padded
 from paxkv.engine.config import Limits
 from paxkv.engine.packing import Packing
 from paxkv.engine.scheduler import Schedule
-from paxkv.memory import BlockManager
+from paxkv.memory import BlockManager, Moves
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,13 @@ class StepPlan:
     """One step for the device.
 
     buffer: int32, laid out by `shape.packing`. extra_patches: `[3, n]` table cells (row, column,
-    page) that did not fit and must be written first.
+    page) that did not fit and must be written first. moves: pages to and from host memory.
     """
 
     shape: StepShape
     buffer: np.ndarray
     extra_patches: np.ndarray
+    moves: Moves
 
 
 class Planner:
@@ -122,7 +123,7 @@ class Planner:
         room = view["patches"].shape[1]
         view["patches"][0] = self._limits.max_num_seqs
         view["patches"][:, : min(room, patches.shape[1])] = patches[:, :room]
-        return StepPlan(shape, buffer, patches[:, room:])
+        return StepPlan(shape, buffer, patches[:, room:], self._memory.swap.take_moves())
 
     def _shape(self, tokens: int, seqs: int, single: bool, schedule: Schedule) -> StepShape:
         wants_all = any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -150,3 +151,25 @@ def device_bytes(num_bytes: int) -> list[jax.Array]:
     might be."""
     sizes = [PIECE] * (num_bytes // PIECE) + [num_bytes % PIECE]
     return jax.block_until_ready([jax.numpy.zeros(size, jax.numpy.uint8) for size in sizes])
+
+
+def host_blocks(layout: PageLayout, options: EngineConfig) -> int:
+    """Pages of host memory for preempted sequences. Raises ValueError if they cannot be had."""
+    if options.preemption_mode == "recompute" or options.allocation == "contiguous":
+        return 0
+    name, num_blocks = "num_cpu_blocks_override", options.num_cpu_blocks_override
+    if num_blocks is None:
+        name, num_blocks = "swap_space", int(options.swap_space * GIB / layout.bytes_per_page)
+        if options.swap_space and not num_blocks:
+            raise ValueError(
+                f"swap_space={options.swap_space} GiB holds no block; one takes "
+                f"{layout.bytes_per_page / GIB:.3g} GiB"
+            )
+    needed = num_blocks * layout.bytes_per_page
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise ValueError(
+            f"{name}={getattr(options, name)} needs {needed / GIB:.1f} GiB of host memory; this "
+            f"machine has {memory / GIB:.1f} GiB"
+        )
+    return num_blocks

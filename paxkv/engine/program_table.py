@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from paxkv.cache.pages import PageLayout
+from paxkv.cache.swap import chunk_sizes, gather_pages, scatter_pages
 from paxkv.engine import programs
 from paxkv.engine.buckets import Buckets
 from paxkv.engine.compilation import Compiler
@@ -42,6 +43,7 @@ class ProgramTable:
         packings, draw_packings: layout of the buffer that each `forward` and each `sample`
             program reads.
         group: decoder layers in one program.
+        chunk_sizes: pages that one program moves to or from host memory.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ProgramTable:
         num_pages: int,
         buckets: Buckets,
         layers_per_program: int,
+        swapping: bool,
     ) -> None:
         self._params = params
         self._head = params.get("head", params["embed"])
@@ -64,6 +67,8 @@ class ProgramTable:
         self._layout = layout
         self._buckets = buckets
         self.group = min(layers_per_program, config.num_layers)
+        self.chunk_sizes = chunk_sizes(layout)
+        self._swapping = swapping
         self._alternatives = max(1, limits.max_logprobs)
         self.packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
         self.draw_packings = {size: programs.draw_packing(size) for size in buckets.sample}
@@ -103,6 +108,9 @@ class ProgramTable:
             self.add_prompt,
             self.add_output,
         )
+        for size in set(self.chunk_sizes) if self._swapping else ():
+            yield partial(self.gather, size)
+            yield partial(self.scatter, size)
 
     def forward(self, shape: StepShape) -> list[Any]:
         """The programs of one step, in order; layers of equal number share one."""
@@ -227,6 +235,23 @@ class ProgramTable:
 
     def add_output(self) -> Any:
         return self._on_counts("counts output", add_output_tokens, COUNTED_TOKENS, 2)
+
+    def gather(self, size: int) -> Any:
+        """Pages to host memory."""
+        ids = self._buffer(size)
+        return self.compiler.get(
+            f"swap out[{size}]", partial(gather_pages), lambda: (self._pages, ids)
+        )
+
+    def scatter(self, size: int) -> Any:
+        """Pages from host memory."""
+        ids, count = self._buffer(size), jax.ShapeDtypeStruct((), np.int32)
+
+        def args() -> tuple[Any, ...]:
+            content = jax.eval_shape(gather_pages, self._pages, ids)
+            return self._pages, content, ids, count
+
+        return self.compiler.get(f"swap in[{size}]", partial(scatter_pages), args, donate=(0,))
 
     def neutral_edits(self, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         if size not in self._neutral:

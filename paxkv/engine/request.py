@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from paxkv.memory import HashChain
+from paxkv.memory import HashChain, Swapped
 from paxkv.outputs import CompletionOutput, RequestOutput, TokenLogprobs
 from paxkv.sampling.allowed_tokens import AllowedTokens
 from paxkv.sampling.keys import split_seed
@@ -137,6 +137,7 @@ class Sequence:
             have run.
         in_flight: tokens drawn on device, or about to be, that the host has not seen.
         row: of the block table and every other per-sequence array, None while not running.
+        swapped: its pages in host memory, None while not there.
     """
 
     __slots__ = (
@@ -150,6 +151,7 @@ class Sequence:
         "num_resumed",
         "request",
         "row",
+        "swapped",
         "text",
         "token_ids",
     )
@@ -162,6 +164,7 @@ class Sequence:
         self.num_resumed = 0
         self.in_flight = 0
         self.row: int | None = None
+        self.swapped: Swapped | None = None
         self.chain: HashChain | None = None
         self.decision: StopDecision | None = None
         self.cumulative_logprob = 0.0

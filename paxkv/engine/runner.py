@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from paxkv.engine.plan import StepPlan, StepShape
 from paxkv.engine.program_table import COUNTED_TOKENS, PATCHED_CELLS, ProgramTable
 from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
 from paxkv.engine.request import Sequence
+from paxkv.engine.swapper import Swapper
+from paxkv.memory import Moves
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.allowed_tokens import NoTokenAllowed
 from paxkv.sampling.logit_edits import ALL_ALLOWED
@@ -62,6 +65,7 @@ class Runner:
         num_pages: int,
         buckets: Buckets,
         programs: ProgramTable,
+        num_host_blocks: int = 0,
     ) -> None:
         self._params = params
         self._head = params.get("head", params["embed"])
@@ -71,6 +75,7 @@ class Runner:
         self._buckets = buckets
         self._vocab_size = config.vocab_size
         self.programs = programs
+        self.swapper = Swapper(layout, num_host_blocks, programs)
         self.hooks = Hooks()
         self.num_steps = 0
         self.reset()
@@ -88,6 +93,11 @@ class Runner:
         self._counts = empty_counts(self._limits.max_num_seqs, self._vocab_size)
         self._hidden: jax.Array | None = None
         self._all_hidden: jax.Array | None = None
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page in all layers."""
+        return self._layout.bytes_per_page
 
     @property
     def alive(self) -> bool:
@@ -111,6 +121,7 @@ class Runner:
         """Launch a step; its hidden rows stay here for `draw` and `score`."""
         if self.hooks.before_launch is not None:
             self.hooks.before_launch(self.num_steps)
+        self.move(plan.moves)
         self._patch(plan.extra_patches)
         shape = plan.shape
         if self.programs.in_groups:
@@ -118,6 +129,14 @@ class Runner:
         else:
             self._forward_whole(shape, plan.buffer)
         self.num_steps += 1
+
+    def move(self, moves: Moves) -> None:
+        """Launch moves to and from host memory.
+
+        The step's page copies come after, inside `forward`; they touch no page that arrives.
+        """
+        if moves:
+            self._pages = list(self.swapper.launch(tuple(self._pages), moves))
 
     def _forward_whole(self, shape: StepShape, buffer: Any) -> None:
         launched = self.programs.whole(shape)(
@@ -143,6 +162,36 @@ class Runner:
         self._hidden, self._all_hidden = self.programs.finish(shape)(
             self._params["norm"], prepared.x, prepared.draw_rows
         )
+
+    def seconds_per_token(self) -> float:
+        """Time the smallest step of prompt tokens, all of them padding."""
+        shape = next(shape for shape in self.programs.packings if not shape.decode)
+        buffer, view = self.programs.packings[shape].empty()
+        view["rows"][:] = self._limits.max_num_seqs
+        view["patches"][0] = self._limits.max_num_seqs
+        nothing = np.zeros(0, np.int32)
+        moves = Moves(nothing, nothing, nothing, nothing)
+        plan = StepPlan(shape, buffer, np.zeros((3, 0), np.int32), moves)
+
+        def step() -> None:
+            self.forward(plan)
+            self.num_steps -= 1
+            jax.block_until_ready(self._hidden)
+
+        return _seconds(step) / shape.num_tokens
+
+    def seconds_per_page(self) -> float:
+        """Time a chunk of pages to host memory and back: page 0, which holds nothing."""
+        size = self.programs.chunk_sizes[-1]
+        page, nothing = np.zeros(size, np.int32), np.zeros(0, np.int32)
+
+        def there_and_back() -> None:
+            self.move(Moves(page, page, nothing, nothing))
+            self.swapper.land(self.swapper.num_landing)
+            self.move(Moves(nothing, nothing, page, page))
+            jax.block_until_ready(self._pages)
+
+        return _seconds(there_and_back) / (2 * size)
 
     def _call_inside(self) -> None:
         if self.hooks.inside_step is not None:
@@ -286,3 +335,11 @@ class Runner:
             cells[0] = self._limits.max_num_seqs
             cells[:, : part.shape[1]] = part
             self._tables = self.programs.patch_tables()(self._tables, cells)
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    """The second of two calls; the first one warms up."""
+    call()
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from paxkv.engine.config import Limits
 from paxkv.engine.order import Order, rank
 from paxkv.engine.policy import Policy
+from paxkv.engine.preemption import Preemption
 from paxkv.engine.prompt_budget import PromptBudget
 from paxkv.engine.prompt_delay import PromptDelay
 from paxkv.engine.request import Request, Sequence
-from paxkv.memory import BlockManager
+from paxkv.memory import Admission, BlockManager
 
 HEADROOM_SHARE = 0.05
 
@@ -66,8 +67,9 @@ class Scheduler:
 
     Decoding goes first, so that every running sequence advances in every step; prompts share what
     is left of `max_num_batched_tokens`. The waiting are admitted strictly in order. When pages
-    run out, the sequence of the last rank is preempted and computed again later. The first in
-    rank of the running advances in every step, so everybody's turn comes.
+    run out, the sequence of the last rank is preempted: it goes to host memory or is computed
+    again later, and waits in its old place. The first in rank of the running advances in every
+    step, so everybody's turn comes.
 
     clock: seconds, on the scale of `Request.arrival_time`.
     outgrown: sequences that ended because the whole cache holds no more of them; to be cleared by
@@ -80,10 +82,12 @@ class Scheduler:
         memory: BlockManager,
         policy: Policy | None = None,
         clock: Callable[[], float] = time.monotonic,
+        preemption: Preemption | None = None,
     ) -> None:
         self._limits = limits
         self._memory = memory
         self._policy = policy or Policy()
+        self._preemption = preemption or Preemption()
         self._clock = clock
         self._order = Order(self._policy, group=limits.max_num_seqs)
         self._delay = PromptDelay(self._policy.delay_factor, clock)
@@ -91,6 +95,7 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.outgrown: list[Sequence] = []
         self.num_preemptions = 0
+        self.num_swaps = 0
         self.num_steps = 0
 
     def add(self, request: Request) -> None:
@@ -101,6 +106,11 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
+
+    @property
+    def swapped(self) -> list[Sequence]:
+        """Those of the waiting that are in host memory."""
+        return [sequence for sequence in self.waiting if sequence.swapped is not None]
 
     def schedule(self, uncommitted: bool) -> Schedule | None:
         """The next step; None if the results of the last must be known first, or nothing is left.
@@ -143,10 +153,13 @@ class Scheduler:
             sequence.row = None
             self._leave(self.running, sequence)
         else:
+            if sequence.swapped is not None:
+                self._memory.swap.discard(sequence.swapped)
+                sequence.swapped = None
             self._leave(self.waiting, sequence)
 
-    def preempt(self, sequence: Sequence) -> None:
-        """Take a running sequence's pages; it is computed again, output so far included.
+    def preempt(self, sequence: Sequence, *, may_swap: bool = True) -> None:
+        """Take a running sequence's pages: they go to host memory, or are computed again.
 
         One that would not fit into an empty cache any more (it shared pages) ends instead.
         """
@@ -155,14 +168,26 @@ class Scheduler:
         if len(sequence.token_ids) > self._memory.max_tokens_per_row:
             self._outgrow(sequence)
             return
-        self._memory.free(sequence.row)
+        if may_swap and self._preemption.swaps(self._memory, sequence.row):
+            sequence.swapped = self._memory.swap.swap_out(sequence.row)
+        if sequence.swapped is None:
+            self._memory.free(sequence.row)
+            sequence.num_computed = 0
+        else:
+            self.num_swaps += 1
         sequence.row = None
-        sequence.num_computed = 0
         sequence.num_resumed += 1
         sequence.request.num_preemptions += 1
         self.num_preemptions += 1
         self._leave(self.running, sequence)
         insort(self.waiting, sequence, key=rank)
+
+    def drop_swapped(self) -> None:
+        """Host memory is lost: everything in it is computed again."""
+        for sequence in self.swapped:
+            sequence.swapped = None
+            sequence.num_computed = 0
+        self._memory.swap.drop_all()
 
     def _sort_running(self) -> tuple[list[Sequence], list[Sequence]]:
         decoding, computing = [], []
@@ -210,19 +235,10 @@ class Scheduler:
                 return
             if not self._limits.chunked_prefill and sequence.num_remaining > budget.left:
                 return
-            if sequence.chain is None:
-                sequence.chain = self._memory.chain(salt=request.cache_salt)
-            admission = self._memory.admit(
-                sequence.token_ids,
-                chain=sequence.chain,
-                first_chunk=budget.share(sequence.num_remaining),
-                headroom=self._headroom,
-                use_cache=request.reads_cache,
-                publish=request.leaves_cache,
-                resumed=sequence.num_resumed > 0,
-            )
+            admission = self._give_pages(sequence, budget.share(sequence.num_remaining))
             if admission is None:
                 return
+            sequence.swapped = None
             reserved += needed
             del self.waiting[0]
             insort(self.running, sequence, key=rank)
@@ -241,6 +257,24 @@ class Scheduler:
         Fewer cost more in preemptions than they gain, more leave memory idle (README, Measured).
         """
         return min(len(self.running), max(1, int(HEADROOM_SHARE * self._limits.num_blocks)))
+
+    def _give_pages(self, sequence: Sequence, first_chunk: int) -> Admission | None:
+        """A row, and pages for what it has and for `first_chunk` tokens more; or None."""
+        if sequence.swapped is not None:
+            count = min(sequence.num_remaining, first_chunk)
+            return self._memory.swap.swap_in(sequence.swapped, count, headroom=self._headroom)
+        request = sequence.request
+        if sequence.chain is None:
+            sequence.chain = self._memory.chain(salt=request.cache_salt)
+        return self._memory.admit(
+            sequence.token_ids,
+            chain=sequence.chain,
+            first_chunk=first_chunk,
+            headroom=self._headroom,
+            use_cache=request.reads_cache,
+            publish=request.leaves_cache,
+            resumed=sequence.num_resumed > 0,
+        )
 
     def _spend_rest(self, plan: Schedule, first: int, budget: PromptBudget) -> None:
         """What the shares left over goes to unfinished prompts, `first` advance and later."""

@@ -12,8 +12,11 @@ class EngineStats:
     Attributes:
         num_blocks, free_blocks, used_blocks, cached_blocks, shared_blocks: pages of the pool;
             cached ones are those the prefix cache knows, shared ones stand in several tables.
-        running, waiting: sequences.
-        preemptions, cow_copies: since the start.
+        running, waiting, swapped: sequences; those in host memory are not among the waiting.
+        num_cpu_blocks, cpu_free_blocks, cpu_used_blocks: pages in host memory.
+        swap_bytes_out, swap_bytes_in: moved to host memory and back since the start.
+        preemptions, preemptions_swapped, cow_copies: since the start; the second is how many of
+            the preempted sequences went to host memory.
         prefix_cache_queries, prefix_cache_hits: prompt tokens of requests admitted for the first
             time, and how many of them came from the cache.
         compiled_programs: their names. compile_seconds: spent making them.
@@ -28,7 +31,14 @@ class EngineStats:
     shared_blocks: int
     running: int
     waiting: int
+    swapped: int
+    num_cpu_blocks: int
+    cpu_free_blocks: int
+    cpu_used_blocks: int
+    swap_bytes_out: int
+    swap_bytes_in: int
     preemptions: int
+    preemptions_swapped: int
     cow_copies: int
     prefix_cache_queries: int
     prefix_cache_hits: int
