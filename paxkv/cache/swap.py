@@ -29,14 +29,17 @@ def chunks(sizes: tuple[int, int], count: int) -> list[int]:
 
 
 def gather_pages(pages: Pages, ids: jax.Array) -> jax.Array:
-    """What pages `ids [n]` hold, `[n, num_layers, 2, num_kv_heads, block_size, head_dim]`."""
-    return jnp.stack([jnp.stack([k[ids], v[ids]], axis=1) for k, v in pages], axis=1)
+    """What pages `ids [n]` hold: `[n, num_layers, 2, elements]`, keys before values."""
+    flat = [[array[ids].reshape(len(ids), -1) for array in pair] for pair in pages]
+    return jnp.stack([jnp.stack(pair, axis=1) for pair in flat], axis=1)
 
 
 def scatter_pages(pages: Pages, content: jax.Array, ids: jax.Array, count: jax.Array) -> Pages:
     """The reverse, for the first `count` of `ids`; means to be jitted with `pages` donated."""
 
     def put(array: jax.Array, content: jax.Array) -> jax.Array:
+        content = content.reshape(len(ids), *array.shape[1:])
+
         def put_one(i: jax.Array, array: jax.Array) -> jax.Array:
             page = lax.dynamic_index_in_dim(content, i, keepdims=True)
             return lax.dynamic_update_slice_in_dim(array, page, ids[i], 0)
@@ -50,14 +53,14 @@ def scatter_pages(pages: Pages, content: jax.Array, ids: jax.Array, count: jax.A
 
 
 class HostPages:
-    """A numpy pool; page `i` is `[num_layers, 2, num_kv_heads, block_size, head_dim]`.
+    """A numpy pool, `[num_blocks + 1, num_layers, 2, elements of a page]`; page 0 is not used.
 
-    Its memory is claimed by the operating system as pages are first written. Page 0 is not used.
+    Its memory is claimed by the operating system as pages are first written.
     """
 
     def __init__(self, layout: PageLayout, num_blocks: int) -> None:
-        page = (layout.num_layers, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
-        self._pages = np.empty((num_blocks + 1, *page), layout.dtype)
+        elements = layout.num_kv_heads * layout.block_size * layout.head_dim
+        self._pages = np.empty((num_blocks + 1, layout.num_layers, 2, elements), layout.dtype)
 
     def write(self, ids: np.ndarray, content: np.ndarray) -> None:
         """Store the first `len(ids)` pages of `content`."""

@@ -299,6 +299,7 @@ class Engine:
             if not request.finished:
                 self._fail(request, f"the step failed: {type(error).__name__}: {error}")
         self.block_manager.reset_prefix_cache()
+        self.block_manager.patch_all()
         self.scheduler.drop_swapped()
         self.runner.swapper.drop()
         if not self.runner.alive:

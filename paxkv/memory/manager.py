@@ -442,6 +442,10 @@ class BlockManager:
         """
         return self._tables.take_patches()
 
+    def patch_all(self) -> None:
+        """The device table is lost, or patches are: the next `take_patches` has everything."""
+        self._tables.patch_all()
+
     # Proof
 
     def stats(self) -> MemoryStats:

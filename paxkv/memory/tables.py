@@ -160,6 +160,10 @@ class BlockTables:
         rows, columns = np.divmod(cells, self.max_columns)
         return rows.astype(np.int32), columns.astype(np.int32), self.pages.ravel()[cells]
 
+    def patch_all(self) -> None:
+        """Log every cell that was ever written: a device table starts from zeros."""
+        self._log(*(found.astype(np.int32) for found in np.nonzero(self.pages)))
+
     def _log(self, rows: Int32Array, columns: Int32Array) -> None:
         if len(rows):
             self._patched.append(rows.astype(np.int64) * self.max_columns + columns)

@@ -35,8 +35,9 @@ def assert_dense(prompt: list[int], found: list[int]) -> None:
 def assert_idle(tiny: Tiny) -> None:
     """Nothing is left of any request."""
     stats = tiny.engine.stats()
-    assert (stats.running, stats.waiting, stats.used_blocks) == (0, 0, 0)
+    assert (stats.running, stats.waiting, stats.swapped, stats.used_blocks) == (0, 0, 0, 0)
     assert stats.free_blocks == stats.num_blocks
+    assert stats.cpu_free_blocks == stats.num_cpu_blocks
     assert not tiny.engine.has_work
     assert not tiny.engine._requests
     assert len(tiny.engine.block_manager.live_rows) == 0

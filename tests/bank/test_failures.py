@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from paxkv.engine.request import Request
@@ -227,3 +228,22 @@ def test_a_surplus_token_preempts_nobody_and_stays_within_the_length() -> None:
     assert (len(full.token_ids), full.finish_reason) == (5, "length")
     assert max(tiny.engine.stats().tokens_per_step) <= 64
     assert_idle(tiny)
+
+
+@pytest.mark.parametrize("hook", ["before_launch", "inside_step"])
+def test_the_device_knows_all_block_tables_after_a_failed_step(hook: str) -> None:
+    """Rows keep stale pages; a child's row is patched only where it differs from those."""
+    tiny = small()
+    start(tiny)
+    tiny.run()
+    setattr(tiny.engine.runner.hooks, hook, fails_at(tiny.engine.runner.num_steps + 1))
+    start(tiny)
+    tiny.run()
+    family = tiny.add(ids(15, salt=4), greedy(8, n=3))
+    while tiny.engine.has_work:
+        tiny.engine.step()
+        if tiny.engine.scheduler.running:
+            known = np.asarray(tiny.engine.runner._tables)[:-1]
+            assert np.array_equal(known, tiny.engine.block_manager.tables)
+    for child in family.output().outputs:
+        assert_dense(ids(15, salt=4), child.token_ids)

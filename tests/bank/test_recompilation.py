@@ -17,6 +17,7 @@ import pytest
 
 import paxkv
 from paxkv.engine.compilation import use_persistent_cache
+from paxkv.engine.preemption import Preemption
 from paxkv.sampling.params import SamplingParams
 from tests.convert import tiny_models
 from tests.engine.tiny import Tiny, greedy, ids
@@ -54,6 +55,8 @@ def test_rc_01_no_legal_request_compiles_anything() -> None:
         max_num_seqs=2,
         max_model_len=128,
         num_gpu_blocks_override=32,
+        num_cpu_blocks_override=40,
+        preemption_mode="swap",
         enforce_eager=False,
     )
     names = tiny.engine.stats().compiled_programs
@@ -67,6 +70,9 @@ def test_rc_01_no_legal_request_compiles_anything() -> None:
             tiny.tokens(ids(length), greedy(3))
         for count in (1, 2, 3, 7):
             tiny.generate([ids(40 + k, salt=k) for k in range(count)], greedy(30))
+        swapped = tiny.engine.stats().preemptions_swapped
+        tiny.engine.scheduler._preemption = Preemption("recompute")
+        tiny.generate([ids(40 + k, salt=k) for k in range(4)], greedy(30))
         tiny.generate([ids(20)], SamplingParams(n=2, seed=1, top_k=5, top_p=0.9, min_p=0.01))
         tiny.generate([ids(70)], greedy(3, logprobs=5, prompt_logprobs=5))
         tiny.generate(
@@ -78,7 +84,8 @@ def test_rc_01_no_legal_request_compiles_anything() -> None:
             tiny.engine.step()
         tiny.engine.abort(request.request_id)
         tiny.run()
-    assert tiny.engine.stats().preemptions > 0
+    stats = tiny.engine.stats()
+    assert 0 < swapped == stats.preemptions_swapped < stats.preemptions
     assert not seen
     assert tiny.engine.stats().compiled_programs == names
 

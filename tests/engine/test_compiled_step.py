@@ -7,6 +7,7 @@ from functools import partial
 
 import jax
 
+from paxkv.cache.swap import gather_pages, scatter_pages
 from paxkv.engine import programs
 from paxkv.engine.plan import shapes
 from paxkv.engine.runner import Runner
@@ -55,3 +56,17 @@ def test_the_shapes_are_few_and_named_apart() -> None:
     tiny = Tiny()
     found = shapes(tiny.engine.limits, tiny.engine.planner._buckets)
     assert len({shape.name for shape in found}) == len(found) <= 12
+
+
+def swap_in(runner: Runner, donate: tuple[int, ...]) -> str:
+    """HLO of the program that writes pages from host memory."""
+    pages, ids = tuple(runner._pages), jax.ShapeDtypeStruct((8,), "int32")
+    content = jax.eval_shape(gather_pages, pages, ids)
+    args = (pages, content, ids, jax.ShapeDtypeStruct((), "int32"))
+    return jax.jit(scatter_pages, donate_argnums=donate).lower(*args).compile().as_text()
+
+
+def test_pages_from_host_memory_are_written_in_place() -> None:
+    runner = Tiny(deterministic=True).engine.runner
+    assert not page_moves(runner, swap_in(runner, donate=(0,)))
+    assert page_moves(runner, swap_in(runner, donate=()))

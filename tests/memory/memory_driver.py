@@ -116,6 +116,7 @@ class MemoryDriver:
             (4, self.end),
             (2, self.preempt),
             (10, self.step),
+            (2, self.leave_early),
         ]
 
     # Running
@@ -347,6 +348,12 @@ class MemoryDriver:
             for live in self.free([self.rng.choice(sorted(self.live))]):
                 if live.weights == self.weights and len(self.waiting) < 6:
                     self.waiting.append(Waiting(live.tokens, live.salt, live.prompt, live.chain))
+
+    def leave_early(self) -> None:
+        """Somebody goes in the very step that copies a page they share."""
+        self.fork()
+        self.decode()
+        self.preempt()
 
     def free(self, rows: list[int]) -> list[Live]:
         """Free rows, and those that rely on what they have not computed."""

@@ -128,8 +128,13 @@ class SwapDriver(MemoryDriver):
                 self.model.discard(sleeper.modelled)
 
     def fail(self) -> None:
-        """A step has failed: swap space is emptied, its sequences are computed again."""
+        """A step has failed: swap space is emptied, its sequences are computed again.
+
+        The device's table is new, as after a step that had it donated.
+        """
         self.step()
+        self.device.table[:] = 0
+        self.bm.patch_all()
         self.bm.swap.drop_all()
         self.model.drop_all()
         self.flights.clear()
