@@ -221,6 +221,32 @@ def test_ps_03_a_copy_that_cannot_be_read_fails_the_step_only(
     assert_idle(tiny)
 
 
+def test_ps_03_a_failure_after_pages_were_written_restarts_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiny = tight()
+    _, away = swap_one(tiny)
+    swapper = tiny.engine.runner.swapper
+    launch = swapper.launch
+
+    def broken(pages: Any, moves: Moves) -> Any:
+        launch(pages, moves)
+        if len(moves.in_devices):
+            monkeypatch.undo()
+            raise RuntimeError("planted")
+        return pages
+
+    monkeypatch.setattr(swapper, "launch", broken)
+    tiny.run()
+    assert swapper.launch != broken, "nobody came back"
+    assert "planted" in (away.error or "")
+    assert_dense(away.prompt_token_ids, tokens(away.output()))
+    again = tiny.add(ids(15, salt=4), greedy(8))
+    tiny.run()
+    assert_dense(ids(15, salt=4), tokens(again.output()))
+    assert_idle(tiny)
+
+
 def test_ps_03_reset_of_the_prefix_cache_while_somebody_is_swapped() -> None:
     tiny = tight()
     requests, _ = swap_one(tiny)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from tests.engine.traffic_driver import TrafficDriver
 
 
-def drive(seed: int, events: int, host_blocks: int, **options: bool) -> TrafficDriver:
-    driver = TrafficDriver(random.Random(seed), {"num_cpu_blocks_override": host_blocks}, **options)
+def drive(seed: int, events: int, host_blocks: int, **options: Any) -> TrafficDriver:
+    options["num_cpu_blocks_override"] = host_blocks
+    driver = TrafficDriver(random.Random(seed), options, failures=seed % 2 == 0)
     driver.run(events)
     return driver
 
@@ -34,7 +36,15 @@ def test_random_traffic() -> None:
         assert done[what], f"no {what}: the driver proves nothing about it"
 
 
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_num_batched_tokens": 16},
+    {"max_num_partial_prefills": 3, "priority_aging_steps": 5, "length_aware": True},
+    {"enable_prefix_caching": False},
+)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_much_random_traffic(seed: int) -> None:
-    drive(seed, 5_000, (0, 6, 12, 40, 80)[seed % 5], failures=seed % 2 == 0)
+    drive(seed, 5_000, (0, 6, 12, 40, 80)[seed % 5], **VARIANTS[seed % 4])

@@ -146,7 +146,7 @@ class TrafficDriver:
         for _ in range(events):
             (call,) = self.rng.choices(calls, weights)
             call()
-            self.engine.block_manager.check_invariants()
+            self.check()
             self.done[call.__name__] += 1
         self.drain()
 
@@ -185,6 +185,13 @@ class TrafficDriver:
 
     # What must hold
 
+    def check(self) -> None:
+        memory, scheduler = self.engine.block_manager, self.engine.scheduler
+        memory.check_invariants()
+        rows = [sequence.row for sequence in scheduler.running]
+        assert sorted(rows) == memory.live_rows.tolist()  # type: ignore[type-var]
+        assert len(scheduler.swapped) == memory.swap.stats().sequences
+
     def ended(self, request: Request) -> None:
         ask, _ = self.live.pop(request.request_id)
         if request.error is not None:
@@ -205,7 +212,7 @@ class TrafficDriver:
         steps = 0
         while self.engine.has_work:
             self.step()
-            self.engine.block_manager.check_invariants()
+            self.check()
             steps += 1
             assert steps < 5000, "the engine makes no progress"
         self.engine.step()
