@@ -34,21 +34,20 @@ def gather_pages(pages: Pages, ids: jax.Array) -> jax.Array:
     return jnp.stack([jnp.stack(pair, axis=1) for pair in flat], axis=1)
 
 
-def scatter_pages(pages: Pages, content: jax.Array, ids: jax.Array, count: jax.Array) -> Pages:
-    """The reverse, for the first `count` of `ids`; means to be jitted with `pages` donated."""
+def scatter_pages(pages: Pages, content: jax.Array, ids: jax.Array, first: jax.Array) -> Pages:
+    """The reverse, for layers `first` and on; means to be jitted with `pages` donated.
+
+    pages: of those layers. content: `[n, num_layers, 2, elements]`, zeros for the padding, whose
+    id is 0.
+    """
+    part = lax.dynamic_slice_in_dim(content, first, len(pages), axis=1)
 
     def put(array: jax.Array, content: jax.Array) -> jax.Array:
         content = content.reshape(len(ids), *array.shape[1:])
-
-        def put_one(i: jax.Array, array: jax.Array) -> jax.Array:
-            page = lax.dynamic_index_in_dim(content, i, keepdims=True)
-            return lax.dynamic_update_slice_in_dim(array, page, ids[i], 0)
-
-        return lax.fori_loop(0, count, put_one, array)
+        return array.at[ids].set(content, mode="promise_in_bounds")
 
     return tuple(
-        (put(k, content[:, layer, 0]), put(v, content[:, layer, 1]))
-        for layer, (k, v) in enumerate(pages)
+        (put(k, part[:, layer, 0]), put(v, part[:, layer, 1])) for layer, (k, v) in enumerate(pages)
     )
 
 

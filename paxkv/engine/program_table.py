@@ -87,6 +87,10 @@ class ProgramTable:
         """Whether a step is several programs."""
         return self.group < self._layout.num_layers
 
+    @property
+    def _group_sizes(self) -> set[int]:
+        return {self.group, self._layout.num_layers % self.group or self.group}
+
     def jobs(self) -> Iterator[Callable[[], Any]]:
         """Calls that compile everything, program by program."""
         for shape in self.packings:
@@ -94,7 +98,7 @@ class ProgramTable:
                 yield partial(self.whole, shape)
                 continue
             yield partial(self.prepare, shape)
-            for count in {self.group, self._layout.num_layers % self.group or self.group}:
+            for count in self._group_sizes:
                 yield partial(self.layers, shape, count)
             yield partial(self.finish, shape)
         for size in self._buckets.sample:
@@ -110,7 +114,8 @@ class ProgramTable:
         )
         for size in set(self.chunk_sizes) if self._swapping else ():
             yield partial(self.gather, size)
-            yield partial(self.scatter, size)
+            for count in self._group_sizes:
+                yield partial(self.scatter, size, count)
 
     def forward(self, shape: StepShape) -> list[Any]:
         """The programs of one step, in order; layers of equal number share one."""
@@ -243,15 +248,16 @@ class ProgramTable:
             f"swap out[{size}]", partial(gather_pages), lambda: (self._pages, ids)
         )
 
-    def scatter(self, size: int) -> Any:
-        """Pages from host memory."""
-        ids, count = self._buffer(size), jax.ShapeDtypeStruct((), np.int32)
+    def scatter(self, size: int, count: int) -> Any:
+        """Pages from host memory, of `count` layers."""
+        ids, first = self._buffer(size), jax.ShapeDtypeStruct((), np.int32)
 
         def args() -> tuple[Any, ...]:
             content = jax.eval_shape(gather_pages, self._pages, ids)
-            return self._pages, content, ids, count
+            return self._pages[:count], content, ids, first
 
-        return self.compiler.get(f"swap in[{size}]", partial(scatter_pages), args, donate=(0,))
+        name = f"swap in[{size}] layers[{count}]"
+        return self.compiler.get(name, partial(scatter_pages), args, donate=(0,))
 
     def neutral_edits(self, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         if size not in self._neutral:

@@ -136,7 +136,7 @@ class Runner:
         The step's page copies come after, inside `forward`; they touch no page that arrives.
         """
         if moves:
-            self._pages = list(self.swapper.launch(tuple(self._pages), moves))
+            self.swapper.launch(self._pages, moves)
 
     def _forward_whole(self, shape: StepShape, buffer: Any) -> None:
         launched = self.programs.whole(shape)(

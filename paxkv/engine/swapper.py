@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from paxkv.cache.pages import PageLayout, Pages
+from paxkv.cache.pages import PageLayout
 from paxkv.cache.swap import HostPages, chunks
 from paxkv.engine.program_table import ProgramTable
 from paxkv.memory import Moves
@@ -39,26 +39,31 @@ class Swapper:
         """Chunks that have left and not landed."""
         return len(self._landing)
 
-    def launch(self, pages: Pages, moves: Moves) -> Pages:
-        """Read what leaves, then write what arrives; returns the pages, the old ones donated."""
+    def launch(self, pages: list[tuple[jax.Array, jax.Array]], moves: Moves) -> None:
+        """Read what leaves, then write what arrives: `pages` are donated, and replaced."""
         start = 0
         for size in chunks(self._programs.chunk_sizes, len(moves.out_devices)):
-            ids = np.zeros(size, np.int32)
-            part = moves.out_devices[start : start + size]
-            ids[: len(part)] = part
-            content = self._programs.gather(size)(pages, ids)
+            part = slice(start, start + size)
+            ids = _padded(moves.out_devices[part], size)
+            content = self._programs.gather(size)(tuple(pages), ids)
             content.copy_to_host_async()
-            self._landing.append(Landing(content, moves.out_hosts[start : start + size]))
+            self._landing.append(Landing(content, moves.out_hosts[part]))
             start += size
         start = 0
         for size in chunks(self._programs.chunk_sizes, len(moves.in_devices)):
-            ids = np.zeros(size, np.int32)
-            part = moves.in_devices[start : start + size]
-            ids[: len(part)] = part
-            content = self._host.read(moves.in_hosts[start : start + size], size)
-            pages = self._programs.scatter(size)(pages, content, ids, np.int32(len(part)))
+            part = slice(start, start + size)
+            ids = _padded(moves.in_devices[part], size)
+            self._write(pages, self._host.read(moves.in_hosts[part], size), ids)
             start += size
-        return pages
+
+    def _write(
+        self, pages: list[tuple[jax.Array, jax.Array]], content: np.ndarray, ids: np.ndarray
+    ) -> None:
+        sent, group = jax.device_put(content), self._programs.group
+        for first in range(0, len(pages), group):
+            part = slice(first, first + group)
+            scatter = self._programs.scatter(len(ids), len(pages[part]))
+            pages[part] = scatter(tuple(pages[part]), sent, ids, np.int32(first))
 
     def land(self, count: int) -> np.ndarray:
         """Wait for the `count` oldest chunks; returns the host pages that hold them now."""
@@ -72,3 +77,9 @@ class Swapper:
     def drop(self) -> None:
         """Nothing on its way is wanted any more."""
         self._landing.clear()
+
+
+def _padded(pages: np.ndarray, size: int) -> np.ndarray:
+    ids = np.zeros(size, np.int32)
+    ids[: len(pages)] = pages
+    return ids

@@ -106,14 +106,13 @@ def watch_pages(tiny: Tiny) -> list[int]:
     def content(pages: Any, page: int) -> bytes:
         return b"".join(np.asarray(array)[page].tobytes() for pair in pages for array in pair)
 
-    def watched(pages: Any, moves: Moves) -> Any:
+    def watched(pages: Any, moves: Moves) -> None:
         for device, host in zip(moves.out_devices.tolist(), moves.out_hosts.tolist()):
             left[host] = content(pages, device)
-        pages = launch(pages, moves)
+        launch(pages, moves)
         for host, device in zip(moves.in_hosts.tolist(), moves.in_devices.tolist()):
             assert content(pages, device) == left[host]
             back.append(device)
-        return pages
 
     runner.swapper.launch = watched  # type: ignore[method-assign]
     return back
@@ -229,12 +228,11 @@ def test_ps_03_a_failure_after_pages_were_written_restarts_the_device(
     swapper = tiny.engine.runner.swapper
     launch = swapper.launch
 
-    def broken(pages: Any, moves: Moves) -> Any:
-        launch(pages, moves)
+    def broken(pages: Any, moves: Moves) -> None:
+        launch(list(pages), moves)
         if len(moves.in_devices):
             monkeypatch.undo()
             raise RuntimeError("planted")
-        return pages
 
     monkeypatch.setattr(swapper, "launch", broken)
     tiny.run()
