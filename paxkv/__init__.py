@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paxkv.llm import LLM
     from paxkv.outputs import CompletionOutput, RequestOutput
+    from paxkv.sampling.beam_params import BeamSearchParams
     from paxkv.sampling.params import SamplingParams
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "BeamSearchParams", "CompletionOutput", "RequestOutput", "SamplingParams"]
 
 _HOMES = {
     "LLM": "paxkv.llm",
+    "BeamSearchParams": "paxkv.sampling.beam_params",
     "CompletionOutput": "paxkv.outputs",
     "RequestOutput": "paxkv.outputs",
     "SamplingParams": "paxkv.sampling.params",

@@ -11,6 +11,7 @@ from typing import Any
 
 from paxkv.engine.config import EngineConfig
 from paxkv.outputs import RequestOutput
+from paxkv.sampling.beam_params import BeamSearchParams
 from paxkv.sampling.params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -83,6 +84,24 @@ class LLM:
         chosen = SamplingParams() if sampling_params is None else sampling_params
         return self._run(self._admitter.requests(listed, chosen), use_tqdm)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """The `beam_width` best completions of every prompt, best first.
+
+        Their `cumulative_logprob` divided by their number of tokens to the power of
+        `length_penalty` is what they are ranked by. Fewer come only if fewer can be told apart.
+
+        Raises:
+            ValueError: a prompt or parameter that cannot run, before any work, by its index.
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise ValueError(f"params must be BeamSearchParams, got {type(params).__name__}")
+        return self.generate(prompts, params.sampling_params(), use_tqdm)
+
     def chat(
         self,
         messages: Messages | Sequence[Messages],
@@ -116,10 +135,15 @@ class LLM:
         Leaving the iterator early aborts the request. Others may run beside it.
 
         Raises:
-            ValueError: the prompt or a parameter cannot run, or best_of is above n.
+            ValueError: the prompt or a parameter cannot run, best_of is above n, or
+                use_beam_search is True.
         """
         params = SamplingParams() if sampling_params is None else sampling_params
         (request,) = self._admitter.requests([prompt], params)
+        if request.params.use_beam_search:
+            raise ValueError(
+                "use_beam_search must be False in a stream: beams are known when all have ended"
+            )
         if request.params.children > request.params.n:
             raise ValueError(
                 f"best_of={params.best_of} must equal n={params.n} in a stream: children are "

@@ -72,6 +72,7 @@ class CompletionOutput:
 class RequestOutput:
     """One request: its prompt and its generated sequences, best or lowest index first.
 
+    outputs: none of a beam search before it has ended.
     prompt_logprobs: one entry per prompt token, the first of which is None.
     num_cached_tokens: prompt tokens read from the prefix cache. metrics: times in seconds.
     """

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SUMMARY = "talk to a model on the terminal"
 HELP = "/reset forgets the conversation, /exit (or Ctrl-D) leaves, Ctrl-C stops an answer"
 MAX_TOKENS = 512
+MANY_ANSWERS = ("n", "best_of", "use_beam_search", "length_penalty", "early_stopping")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "paxkv chat --model MODEL [options]"
     parser.add_argument("--system", metavar="TEXT", help="system message to start with")
     parser.add_argument("--quiet", action="store_true", help="print no greeting and no timing")
-    add_sampling_flags(
-        parser, skip={"n", "best_of"}, temperature=0.2, top_p=0.9, max_tokens=MAX_TOKENS
-    )
+    add_sampling_flags(parser, skip=MANY_ANSWERS, temperature=0.2, top_p=0.9, max_tokens=MAX_TOKENS)
     add_engine_flags(parser)
 
 

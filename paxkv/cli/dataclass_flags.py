@@ -106,6 +106,9 @@ def _argument(hint: Any) -> dict[str, Any]:
     """argparse's keywords for a field of this type; `None` in a union means "not given"."""
     if get_origin(hint) in (Union, types.UnionType):
         options = [option for option in get_args(hint) if option is not type(None)]
+        words = [word for option in options for word in get_args(option)]
+        if bool in options and words:
+            return {"nargs": "?", "const": True, "choices": words}
         # Of `str | Sequence[str]` the list is what repeating a flag gives.
         hint = max(options, key=lambda option: get_origin(option) is not None)
     origin, inner = get_origin(hint), get_args(hint)

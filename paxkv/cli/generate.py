@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     sized = {"max_num_seqs": together, **engine_arguments(args)}
     llm = LLM(args.model, **sized)
     requests = [_chat_request(llm, args.system, text) if args.chat else text for text in prompts]
-    if len(requests) == 1 and params.n == 1:
+    if len(requests) == 1 and params.n == 1 and not params.use_beam_search:
         _stream_one(llm, requests[0], params, args.quiet)
     else:
         _print_all(llm, prompts, requests, params, args.quiet)

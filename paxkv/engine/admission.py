@@ -12,6 +12,7 @@ from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.allowed_tokens import AllowedTokens, bad_word_sequences
+from paxkv.sampling.beam_params import MOST_END_IDS
 from paxkv.sampling.params import SamplingParams
 from paxkv.text.detokenizer import needs_context
 from paxkv.text.stop import StopRules
@@ -62,26 +63,21 @@ class Admitter:
         """One request. Raises ValueError naming what is wrong with it."""
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
-        if params.children > 1 and not self._limits.sharing:
-            name = "best_of" if params.best_of else "n"
-            raise ValueError(
-                f"{name}={params.children} must be 1 with allocation='contiguous': its "
-                "reservations share no pages"
-            )
         text, ids = self._prompt(prompt)
         if isinstance(prompt, Mapping) and cache_salt is None:
             cache_salt = prompt.get("cache_salt")
         if cache_salt is not None and not isinstance(cache_salt, str):
             raise ValueError(f"cache_salt must be a string or None, got {cache_salt!r:.60}")
         params.validate_for(self._config.vocab_size, self._limits.max_logprobs)
-        if params.children > self._limits.max_num_seqs:
-            raise ValueError(
-                f"{'best_of' if params.best_of else 'n'}={params.children} must be at most "
-                f"max_num_seqs={self._limits.max_num_seqs}"
-            )
+        self._check_children(params)
         room = self._limits.max_model_len - len(ids)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         rules = self._rules(params, max_tokens)
+        if params.use_beam_search and len(rules.end_ids) > MOST_END_IDS:
+            raise ValueError(
+                f"stop_token_ids and end-of-sequence ids are {len(rules.end_ids)} together; they "
+                f"must be at most {MOST_END_IDS} when use_beam_search=True"
+            )
         allowed = AllowedTokens(
             params, self._config.vocab_size, rules.end_ids, self._bad_words(params)
         )
@@ -100,6 +96,22 @@ class Admitter:
             detokenizer_context=self._needs_context,
             cache_salt=cache_salt,
         )
+
+    def _check_children(self, params: SamplingParams) -> None:
+        name = "best_of" if params.best_of else "n"
+        limits = ["max_num_seqs"]
+        if params.use_beam_search:
+            name = "beam_width (best_of or n)"
+            limits.append("max_beam_width")
+        if params.children > 1 and not self._limits.sharing:
+            raise ValueError(
+                f"{name}={params.children} must be 1 with allocation='contiguous': its "
+                "reservations share no pages"
+            )
+        for limit in limits:
+            most = getattr(self._limits, limit)
+            if params.children > most:
+                raise ValueError(f"{name}={params.children} must be at most {limit}={most}")
 
     def _prompt(self, prompt: Any) -> tuple[str | None, list[int]]:
         text = None

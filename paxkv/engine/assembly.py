@@ -129,6 +129,7 @@ def _limits(config: ModelConfig, options: EngineConfig) -> Limits:
         max_num_seqs=seqs,
         max_num_batched_tokens=batched,
         max_logprobs=min(options.max_logprobs, config.vocab_size),
+        max_beam_width=options.max_beam_width,
         chunked_prefill=options.enable_chunked_prefill,
         prefix_caching=options.enable_prefix_caching,
         seed=options.seed,

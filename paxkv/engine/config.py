@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Literal, get_args
 
+from paxkv.sampling.beam_params import MAX_BEAMS, MOST_END_IDS
+
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
 PreemptionMode = Literal["recompute", "swap", "auto"]
 DTYPES = {"float": "float32", "half": "float16"}
@@ -44,6 +46,7 @@ class EngineConfig:
     enable_chunked_prefill: split prompts over steps; without it a prompt is computed whole.
     enable_prefix_caching: keep full blocks of finished requests for prompts that start the same.
     max_logprobs: most alternatives that logprobs and prompt_logprobs may ask for.
+    max_beam_width: most beams of one request.
     seed: base of requests without a seed of their own.
     enforce_eager: no compilation at start-up; the first use of a shape compiles it.
     deterministic: one bucket per program, so that results are bit-identical whatever else runs.
@@ -76,6 +79,7 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     max_logprobs: int = 20
+    max_beam_width: int = 16
     seed: int = 0
     enforce_eager: bool = False
     deterministic: bool = False
@@ -97,6 +101,7 @@ class EngineConfig:
             ("long_prefill_token_threshold", 0, None),
             ("priority_aging_steps", 1, None),
             ("max_logprobs", 0, None),
+            ("max_beam_width", 1, MAX_BEAMS),
             ("layers_per_program", 1, None),
         ):
             _check_integer(name, getattr(self, name), low, high)
@@ -157,6 +162,7 @@ class Limits:
     prefix_caching: bool
     seed: int
     sharing: bool = True
+    max_beam_width: int = 1
 
     def __post_init__(self) -> None:
         if not self.chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
@@ -174,6 +180,11 @@ class Limits:
     @property
     def max_blocks_per_seq(self) -> int:
         return math.ceil(self.max_model_len / self.block_size)
+
+    @property
+    def beam_candidates(self) -> int:
+        """Tokens of a row the host may choose from: every beam's best, past all that end it."""
+        return self.max_beam_width + MOST_END_IDS
 
     @property
     def max_prompt_len(self) -> int:

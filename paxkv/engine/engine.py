@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paxkv.engine import beam_groups
 from paxkv.engine.config import Limits
 from paxkv.engine.plan import Planner
 from paxkv.engine.policy import Policy
@@ -151,6 +152,11 @@ class Engine:
         for sequence in schedule.started:
             if sequence.request.params.has_penalty and sequence.row is not None:
                 self._off_host(self.runner.count, sequence)
+        for sequence in (draw.sequence for draw in schedule.draws):
+            request = sequence.request
+            if request.search is not None and request.params.has_penalty and not request.ended:
+                # Its history is another one than at its last draw.
+                self._off_host(self.runner.count, sequence)
         for parent, child in schedule.forked:
             if parent.request.params.has_penalty and child.row is not None:
                 self._off_host(self.runner.copy_counts, parent, child)
@@ -171,6 +177,8 @@ class Engine:
         bad = self._off_host(results.bad)
         self.scheduler.ended(flight.schedule)
         now = time.monotonic()
+        candidates: tuple[np.ndarray, np.ndarray] | None = None
+        searching: dict[str, Request] = {}
         for place, row in enumerate(results.rows):
             sequence = row.sequence
             sequence.in_flight -= 1
@@ -186,6 +194,11 @@ class Engine:
             request = sequence.request
             if request.first_token is None:
                 request.first_token = now
+            if request.search is not None:
+                candidates = candidates or self._off_host(results.candidates)
+                sequence.candidates = (candidates[0][place], candidates[1][place])
+                searching[request.request_id] = request
+                continue
             if request.wants_logprobs:
                 self._add_logprobs(sequence, results, place, tokens[place])
             sequence.token_ids.append(tokens[place])
@@ -193,6 +206,14 @@ class Engine:
             sequence.decision = sequence.text.push(tokens[place])
             if sequence.decision is not None:
                 self.scheduler.finish(sequence)
+            self._note(request)
+        if searching:
+            self._search([r for r in searching.values() if not r.ended and r.all_drawn])
+
+    def _search(self, requests: list[Request]) -> None:
+        """All beams of these requests have been drawn: a step of their searches."""
+        self.scheduler.regroup(beam_groups.advance(requests))
+        for request in requests:
             self._note(request)
 
     def _publish(self, sequence: Sequence) -> None:
@@ -304,7 +325,8 @@ class Engine:
         self.runner.swapper.drop()
         if not self.runner.alive:
             for sequence in list(self.scheduler.running):
-                self.scheduler.preempt(sequence, may_swap=False)
+                if sequence.row is not None:
+                    self.scheduler.preempt(sequence, may_swap=False)
             self.runner.reset()
 
     # Figures

@@ -70,6 +70,7 @@ class ProgramTable:
         self.chunk_sizes = chunk_sizes(layout)
         self._swapping = swapping
         self._alternatives = max(1, limits.max_logprobs)
+        self._candidates = min(limits.beam_candidates, config.vocab_size)
         self.packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
         self.draw_packings = {size: programs.draw_packing(size) for size in buckets.sample}
         self._neutral: dict[int, tuple[jax.Array, jax.Array, jax.Array]] = {}
@@ -206,7 +207,7 @@ class ProgramTable:
     def draw(self, size: int) -> Any:
         return self.compiler.get(
             f"sample[{size}]",
-            partial(programs.draw, alternatives=self._alternatives),
+            partial(programs.draw, alternatives=self._alternatives, candidates=self._candidates),
             lambda: (
                 self._head,
                 self._hidden_rows(self._limits.max_num_seqs),

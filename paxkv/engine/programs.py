@@ -188,6 +188,7 @@ def draw_packing(rows: int) -> Packing:
             "presence": ((rows,), f32),
             "frequency": ((rows,), f32),
             "repetition": ((rows,), f32),
+            "beam": ((rows,), i32),
             "wants_logprobs": ((1,), i32),
         }
     )
@@ -204,6 +205,7 @@ def draw(
     allowed: Array,
     *,
     alternatives: int,
+    candidates: int,
 ) -> tuple[SampleResult, TokenCounts, Array]:
     """Draw one token per row; `counts` and `last_tokens` are told."""
     plan = draw_packing(allowed.shape[0]).unpack(buffer)
@@ -218,7 +220,16 @@ def draw(
         allowed,
     )
     rows = SamplingRows(**{name: plan[name] for name in SamplingRows._fields})
-    drawn = sample(raw, rows, edits, counts, alternatives, plan["wants_logprobs"][0] > 0)
+    drawn = sample(
+        raw,
+        rows,
+        edits,
+        counts,
+        alternatives,
+        plan["wants_logprobs"][0] > 0,
+        plan["beam"] > 0,
+        candidates,
+    )
     counts = add_output_tokens(counts, plan["slots"], drawn.tokens)
     last_tokens = last_tokens.at[plan["rows"]].set(drawn.tokens, mode="promise_in_bounds")
     return drawn, counts, last_tokens

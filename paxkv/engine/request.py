@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from paxkv.engine.beams import BeamSearch, Hypothesis
 from paxkv.memory import HashChain, Swapped
 from paxkv.outputs import CompletionOutput, RequestOutput, TokenLogprobs
 from paxkv.sampling.allowed_tokens import AllowedTokens
@@ -22,6 +23,9 @@ from paxkv.text.tokenizer import Tokenizer
 @dataclass(eq=False)
 class Request:
     """What was asked for, and what is known of the answer.
+
+    A beam search has a sequence for each running beam, in the places `search` has them in, and at
+    the end one for each beam found.
 
     seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied.
     arrival: number of the request. place: in line, see `Order`.
@@ -56,6 +60,15 @@ class Request:
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         if self.params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
+        self.search: BeamSearch | None = None
+        if self.params.use_beam_search:
+            self.search = BeamSearch(
+                self.params.children,
+                self.max_tokens,
+                end_ids=self.rules.end_ids.keys(),
+                length_penalty=self.params.length_penalty,
+                early_stopping=self.params.early_stopping,
+            )
 
     @cached_property
     def key(self) -> np.ndarray:
@@ -71,7 +84,7 @@ class Request:
 
     @property
     def unborn(self) -> int:
-        """Children that will join once the prompt is computed."""
+        """Children that will join once the prompt is computed, or beams once candidates do."""
         return 0 if self.ended else self.params.children - len(self.sequences)
 
     @property
@@ -81,7 +94,21 @@ class Request:
     @property
     def wants_logprobs(self) -> bool:
         """Whether log-probabilities of drawn tokens are needed, to show or to rank children."""
-        return self.params.logprobs is not None or self.params.children > self.params.n
+        return self.params.logprobs is not None or self.ranks_children
+
+    @property
+    def ranks_children(self) -> bool:
+        """Whether more is drawn than returned. Beams are ranked by their own rule."""
+        return self.params.children > self.params.n and self.search is None
+
+    @property
+    def is_scored(self) -> bool:
+        return self.wants_logprobs or self.search is not None
+
+    @property
+    def all_drawn(self) -> bool:
+        """Whether every beam has its candidates, so that the search can go on."""
+        return all(sequence.candidates is not None for sequence in self.sequences)
 
     @property
     def reads_cache(self) -> bool:
@@ -99,12 +126,30 @@ class Request:
         self.ended = True
         for sequence in self.sequences:
             sequence.end(reason)
+        if self.search is not None:
+            self.search.close()
+            found = enumerate(self.search.finished)
+            self.sequences = [self._found(beam, index, reason) for index, beam in found] or (
+                self.sequences[:1]
+            )
+
+    def _found(self, beam: Hypothesis, index: int, reason: str) -> Sequence:
+        """The sequence of a finished beam; `reason` holds unless its tokens ended it."""
+        sequence = Sequence(self, index, [*self.prompt_token_ids, *beam.token_ids])
+        sequence.cumulative_logprob = beam.logprob
+        for token in beam.token_ids:
+            sequence.decision = sequence.text.push(token)
+        sequence.end(reason)
+        return sequence
 
     def output(self) -> RequestOutput:
-        """Everything so far; children are ranked when the request has finished."""
+        """Everything so far; children are ranked when the request has finished.
+
+        Of a beam search nothing is known before it ends.
+        """
         finished = self.finished
-        sequences = self.sequences
-        if finished and self.params.children > self.params.n:
+        sequences = self.sequences if finished or self.search is None else []
+        if finished and self.ranks_children:
             sequences = sorted(sequences, key=lambda s: -s.cumulative_logprob)
         outputs = [s.output(index) for index, s in enumerate(sequences[: self.params.n])]
         return RequestOutput(
@@ -138,9 +183,12 @@ class Sequence:
         in_flight: tokens drawn on device, or about to be, that the host has not seen.
         row: of the block table and every other per-sequence array, None while not running.
         swapped: its pages in host memory, None while not there.
+        candidates: of a beam that waits for the others: ids and log-probabilities `[k]`.
+        origin: of a preempted beam: another one and the number of leading blocks they share.
     """
 
     __slots__ = (
+        "candidates",
         "chain",
         "cumulative_logprob",
         "decision",
@@ -149,6 +197,7 @@ class Sequence:
         "logprobs",
         "num_computed",
         "num_resumed",
+        "origin",
         "request",
         "row",
         "swapped",
@@ -166,6 +215,8 @@ class Sequence:
         self.row: int | None = None
         self.swapped: Swapped | None = None
         self.chain: HashChain | None = None
+        self.candidates: tuple[np.ndarray, np.ndarray] | None = None
+        self.origin: tuple[Sequence, int] | None = None
         self.decision: StopDecision | None = None
         self.cumulative_logprob = 0.0
         self.logprobs: list[TokenLogprobs] | None = None
@@ -191,6 +242,13 @@ class Sequence:
         return len(self.token_ids) + self.in_flight - self.request.num_prompt
 
     @property
+    def held(self) -> bool:
+        """Whether this is a beam that goes on only when the draws of all beams are known."""
+        return self.request.search is not None and (
+            self.in_flight > 0 or self.candidates is not None
+        )
+
+    @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.request.num_prompt :]
 
@@ -210,7 +268,7 @@ class Sequence:
             index=index,
             text=self.text.text,
             token_ids=self.output_token_ids,
-            cumulative_logprob=self.cumulative_logprob if self.request.wants_logprobs else None,
+            cumulative_logprob=self.cumulative_logprob if self.request.is_scored else None,
             logprobs=None if self.logprobs is None else list(self.logprobs),
             finish_reason=self.decision.finish_reason if self.decision else None,
             stop_reason=self.decision.stop_reason if self.decision else None,

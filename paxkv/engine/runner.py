@@ -51,6 +51,12 @@ class Results:
     def bad(self) -> list[bool]:
         return [] if self.drawn is None else np.asarray(self.drawn.bad).tolist()
 
+    def candidates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and log-probabilities `[rows, k]`, for draws with beams among them."""
+        assert self.drawn is not None
+        found = self.drawn.candidates
+        return np.asarray(found.ids), np.asarray(found.logprobs)
+
 
 class Runner:
     """Launches steps and draws. All state on device is owned here and replaced by each launch."""
@@ -216,6 +222,8 @@ class Runner:
                 self._set_random(view, place, sequence)
             if request.params.has_penalty:
                 self._set_penalties(view, place, sequence)
+            if request.search is not None:
+                view["beam"][place] = 1
             if request.wants_logprobs:
                 view["wants_logprobs"][0] = 1
             if request.params.logit_bias:

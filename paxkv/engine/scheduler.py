@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from paxkv.engine import beam_groups
+from paxkv.engine.beam_groups import Regrouping
 from paxkv.engine.config import Limits
 from paxkv.engine.order import Order, rank
 from paxkv.engine.policy import Policy
@@ -58,7 +60,7 @@ class Schedule:
         return sum(advance.count for advance in self.advances)
 
 
-def _rows(sequences: list[Sequence]) -> list[int]:
+def _rows(sequences: Iterable[Sequence]) -> list[int]:
     return [s.row for s in sequences if s.row is not None]
 
 
@@ -163,6 +165,9 @@ class Scheduler:
 
         One that would not fit into an empty cache any more (it shared pages) ends instead.
         """
+        if sequence.request.search is not None:
+            self._preempt_beams(sequence.request)
+            return
         assert sequence.row is not None
         assert not sequence.in_flight
         if len(sequence.token_ids) > self._memory.max_tokens_per_row:
@@ -189,9 +194,52 @@ class Scheduler:
             sequence.num_computed = 0
         self._memory.swap.drop_all()
 
+    def _preempt_beams(self, request: Request) -> None:
+        """The beams of a request go together, and come back sharing the pages they share now."""
+        beam_groups.set_origins(request, self._limits.block_size)
+        leader = request.sequences[0]
+        if (
+            len(leader.token_ids) > self._memory.max_tokens_per_row
+            or beam_groups.blocks_in_all(request, self._limits.block_size) > self._limits.num_blocks
+        ):
+            self._outgrow(leader)
+            return
+        running = [sequence for sequence in request.sequences if sequence.row is not None]
+        self._let_go(running)
+        for sequence in running:
+            assert not sequence.in_flight
+            sequence.num_computed = 0
+            sequence.num_resumed += 1
+            sequence.candidates = None
+            sequence.chain = None
+            insort(self.waiting, sequence, key=rank)
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+
+    def regroup(self, regrouping: Regrouping) -> None:
+        """Carry out a step of beam searches: one fork of rows, and one free."""
+        rows = self._memory.spare_rows(len(regrouping.born))
+        assert rows is not None
+        for sequence, row in zip(regrouping.born, rows.tolist()):
+            sequence.row = row
+            insort(self.running, sequence, key=rank)
+        if regrouping.forks:
+            parents, children = zip(*regrouping.forks)
+            self._memory.fork_rows(_rows(parents), _rows(children))
+        self._let_go(regrouping.ended)
+
+    def _let_go(self, sequences: list[Sequence]) -> None:
+        """Free the rows of running sequences."""
+        self._memory.free_rows(_rows(sequences))
+        for sequence in sequences:
+            self._leave(self.running, sequence)
+            sequence.row = None
+
     def _sort_running(self) -> tuple[list[Sequence], list[Sequence]]:
         decoding, computing = [], []
         for sequence in self.running:
+            if sequence.held:
+                continue
             remaining = sequence.num_remaining
             if sequence.in_flight:
                 if sequence.num_output < sequence.request.max_tokens:
@@ -230,7 +278,7 @@ class Scheduler:
         while self.waiting and not budget.spent:
             sequence = self.waiting[0]
             request = sequence.request
-            needed = 1 + request.unborn
+            needed = 1 + (request.unborn if sequence.index == 0 else 0)
             if reserved + needed > self._limits.max_num_seqs:
                 return
             if not self._limits.chunked_prefill and sequence.num_remaining > budget.left:
@@ -260,6 +308,8 @@ class Scheduler:
 
     def _give_pages(self, sequence: Sequence, first_chunk: int) -> Admission | None:
         """A row, and pages for what it has and for `first_chunk` tokens more; or None."""
+        if sequence.origin is not None:
+            return beam_groups.join(sequence, first_chunk, self._memory)
         if sequence.swapped is not None:
             count = min(sequence.num_remaining, first_chunk)
             return self._memory.swap.swap_in(sequence.swapped, count, headroom=self._headroom)
@@ -270,7 +320,7 @@ class Scheduler:
             sequence.token_ids,
             chain=sequence.chain,
             first_chunk=first_chunk,
-            headroom=self._headroom,
+            headroom=self._leaves_free(sequence),
             use_cache=request.reads_cache,
             publish=request.leaves_cache,
             resumed=sequence.num_resumed > 0,
@@ -290,6 +340,18 @@ class Scheduler:
                     self._memory.append(sequence.row, more)
                     advance.count += more
                     self._move(place, more, plan)
+
+    def _leaves_free(self, sequence: Sequence) -> int:
+        """Pages that must stay free when a sequence gets a row: for those who run, and for the
+        beams that follow their first."""
+        request = sequence.request
+        if request.search is None:
+            return self._headroom
+        if sequence.index > 0:
+            return 0
+        size = self._limits.block_size
+        alone = -(-len(sequence.token_ids) // size)
+        return self._headroom + beam_groups.blocks_in_all(request, size) - alone
 
     def _advance(self, sequence: Sequence, count: int, plan: Schedule) -> None:
         """Note the step's work; `sequence` has slots for it already."""
@@ -313,7 +375,7 @@ class Scheduler:
     def _fork(self, parent: Sequence, plan: Schedule) -> list[Sequence]:
         """The children that were waiting for the prompt; their rows are reserved at admission."""
         unborn = parent.request.unborn
-        if not unborn:
+        if not unborn or parent.request.search is not None:
             return []
         rows = self._memory.fork(parent.row, unborn)  # type: ignore[arg-type]
         assert rows is not None
@@ -326,13 +388,22 @@ class Scheduler:
 
     def _make_room(self) -> None:
         """Preempt the last in rank; a lone sequence that outgrew the whole cache ends instead."""
-        last = self.running[-1]
-        if len(self.running) > 1:
-            self.preempt(last)
-        else:
+        first, last = self.running[0], self.running[-1]
+        alone = first is last
+        if last.request.search is not None:
+            alone = first.request is last.request
+        if alone:
             self._outgrow(last)
+        else:
+            self.preempt(last)
 
     def _outgrow(self, sequence: Sequence) -> None:
+        if sequence.request.search is not None:
+            for beam in sequence.request.sequences:
+                self.finish(beam)
+            sequence.request.end("length")
+            self.outgrown.append(sequence)
+            return
         sequence.end("length")
         self.finish(sequence)
         self.outgrown.append(sequence)

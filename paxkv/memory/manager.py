@@ -346,6 +346,31 @@ class BlockManager:
         self._published.copy(read, written)
         self._let_go(lost, columns)
 
+    def fork_blocks(self, source: int, num_blocks: int) -> int | None:
+        """A new row that shares the first `num_blocks` pages of row `source`, all of them full.
+
+        Returns None if there is no row.
+
+        Raises:
+            ValueError: `source` is not live or has fewer full pages, or `num_blocks` is below 1.
+        """
+        full = int(self.num_tokens[self._tables.require_row(source)]) // self.block_size
+        if not 1 <= num_blocks <= full:
+            raise ValueError(f"num_blocks is {num_blocks}; row {source} has 1 to {full} full pages")
+        rows = self._tables.spare_rows(1)
+        if rows is None:
+            return None
+        row, pages = int(rows[0]), self.tables[source, :num_blocks].copy()
+        self._pool.share(pages)
+        self._tables.start(row, pages, num_blocks * self.block_size)
+        self._published.copy(np.array([source], np.int32), rows)
+        self._published.shorten(row, num_blocks)
+        return row
+
+    def spare_rows(self, count: int) -> Int32Array | None:
+        """The `count` lowest rows that hold no sequence, or None if there are fewer."""
+        return self._tables.spare_rows(count)
+
     def free(self, row: int) -> None:
         """End a sequence: pages nobody else holds become evictable (tail first) or blank."""
         self._state.end(self._tables.require_row(row))

@@ -123,6 +123,12 @@ class Publications:
         while self._last[row].depth > num_blocks:
             self._last[row] = self._last[row].parent
 
+    def shorten(self, row: int, num_blocks: int) -> None:
+        """`row` has only its first `num_blocks` blocks any more."""
+        self.hits[row] = min(int(self.hits[row]), num_blocks)
+        if self.done[row] > num_blocks:
+            self.rewind(row, num_blocks)
+
     def may_publish(self, rows: Int32Array, num_blocks: Int32Array) -> NDArray[np.bool_]:
         """Which of `rows` have some of their first `num_blocks` blocks left to publish."""
         return self.enabled[rows] & (num_blocks > self.done[rows])

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from paxkv.sampling import checks
-from paxkv.sampling.params import INT32_MAX
+from paxkv.sampling.params import (
+    INT32_MAX,
+    EarlyStopping,
+    SamplingParams,
+    early_stopping,
+    length_penalty,
+)
 
 MAX_BEAMS = 1_024
+MOST_END_IDS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +25,7 @@ class BeamSearchParams:
     early_stopping: True stops at `beam_width` finished beams, False when no running beam is
         likely to be better, "never" when none can be (Hugging Face's three rules).
     temperature: only 0 (the scores are the model's own); kept because vLLM has it.
+    For anything else, `SamplingParams(use_beam_search=True, ...)` searches too.
     A wrong value is a ValueError which names the argument, the value and the allowed range.
     """
 
@@ -27,23 +34,33 @@ class BeamSearchParams:
     ignore_eos: bool = False
     temperature: float = 0.0
     length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
+    early_stopping: EarlyStopping = False
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
-        if self.early_stopping != "never" and not isinstance(self.early_stopping, bool):
-            raise checks.refuse("early_stopping", self.early_stopping, 'True, False or "never"')
         checked: dict[str, object] = {
             "beam_width": checks.integer("beam_width", self.beam_width, 1, MAX_BEAMS),
             "max_tokens": checks.integer("max_tokens", self.max_tokens, 1, INT32_MAX),
             "ignore_eos": checks.boolean("ignore_eos", self.ignore_eos),
             "temperature": checks.number("temperature", self.temperature, 0.0, 0.0, "0"),
-            "length_penalty": checks.number(
-                "length_penalty", self.length_penalty, -100.0, 100.0, "a number from -100 to 100"
-            ),
+            "length_penalty": length_penalty(self.length_penalty),
+            "early_stopping": early_stopping(self.early_stopping),
             "include_stop_str_in_output": checks.boolean(
                 "include_stop_str_in_output", self.include_stop_str_in_output
             ),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    def sampling_params(self) -> SamplingParams:
+        """The same as an ordinary request's parameters."""
+        return SamplingParams(
+            n=self.beam_width,
+            use_beam_search=True,
+            temperature=0.0,
+            max_tokens=self.max_tokens,
+            ignore_eos=self.ignore_eos,
+            length_penalty=self.length_penalty,
+            early_stopping=self.early_stopping,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from paxkv.sampling import checks
 
@@ -12,6 +13,8 @@ MAX_CHILDREN = 16_384
 MAX_LOGIT_BIAS = 1_024
 MAX_BIAS = 1e6
 INT32_MAX = 2**31 - 1
+
+EarlyStopping = bool | Literal["never"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,9 @@ class SamplingParams:
         chosen token alone, -1 the whole vocabulary (where the engine's max_logprobs allows it).
     priority: larger runs first (vLLM's order is the opposite).
     enable_prefix_caching: False neither reads nor leaves cached blocks; None follows the engine.
+    use_beam_search: search with best_of (or n) beams and return the n best; temperature must be 0.
+        Edits of the logits (penalties, bias, bans) change the log-probabilities of the beams.
+    length_penalty, early_stopping: of a beam search, as in `BeamSearchParams`.
     """
 
     n: int = 1
@@ -66,10 +72,14 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     priority: int = 0
     enable_prefix_caching: bool | None = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
 
     def __post_init__(self) -> None:
         for name, value in self._checked().items():
             object.__setattr__(self, name, value)
+        self._check_beams()
 
     def _checked(self) -> dict[str, object]:
         """Every field in its stored form: lists as tuples, numbers as int and float."""
@@ -135,7 +145,32 @@ class SamplingParams:
             "enable_prefix_caching": (
                 None if caching is None else checks.boolean("enable_prefix_caching", caching)
             ),
+            "use_beam_search": checks.boolean("use_beam_search", self.use_beam_search),
+            "length_penalty": length_penalty(self.length_penalty),
+            "early_stopping": early_stopping(self.early_stopping),
         }
+
+    def _check_beams(self) -> None:
+        """Refuse what contradicts use_beam_search, or means nothing without it."""
+        rules: tuple[tuple[str, bool, str], ...]
+        if self.use_beam_search:
+            rules = (
+                ("temperature", self.temperature == 0.0, "0"),
+                ("top_p", self.top_p == 1.0, "1"),
+                ("top_k", self.top_k in (0, -1), "0 or -1"),
+                ("min_p", self.min_p == 0.0, "0"),
+                ("stop", not self.stop, "empty (stop_token_ids end beams)"),
+                ("logprobs", self.logprobs is None, "None"),
+            )
+        else:
+            rules = (
+                ("length_penalty", self.length_penalty == 1.0, "1"),
+                ("early_stopping", self.early_stopping is False, "False"),
+            )
+        for name, holds, allowed in rules:
+            if not holds:
+                allowed += f" when use_beam_search={self.use_beam_search}"
+                raise checks.refuse(name, getattr(self, name), allowed)
 
     def validate_for(self, vocab_size: int, max_logprobs: int = 20) -> None:
         """Check ids against the output width and logprobs against the engine's limit.
@@ -183,6 +218,18 @@ class SamplingParams:
 
 def _penalty(name: str, value: object) -> float:
     return checks.number(name, value, -2.0, 2.0, "a number from -2 to 2")
+
+
+def length_penalty(value: object) -> float:
+    return checks.number("length_penalty", value, -100.0, 100.0, "a number from -100 to 100")
+
+
+def early_stopping(value: object) -> EarlyStopping:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value == "never":
+        return "never"
+    raise checks.refuse("early_stopping", value, 'True, False or "never"')
 
 
 def _seed(value: object) -> int | None:

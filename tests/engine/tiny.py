@@ -55,10 +55,15 @@ def ids(length: int, salt: int = 0) -> list[int]:
 class Tiny:
     """Engine and admitter of the tiny model, with `LLM.generate`'s loop."""
 
-    def __init__(self, config: ModelConfig = CONFIG, **options: Any) -> None:
+    def __init__(
+        self,
+        config: ModelConfig = CONFIG,
+        weights: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
         self.config = config
         self.options = EngineConfig(**(DEFAULTS | options))
-        self.engine: Engine = assemble(params(config), config, self.options)
+        self.engine: Engine = assemble(weights or params(config), config, self.options)
         self.admitter = Admitter(self.engine, config, None)
 
     def request(self, prompt: list[int], sampling: SamplingParams, **kwargs: Any) -> Request:

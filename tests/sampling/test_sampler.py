@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -162,7 +160,7 @@ def test_broken_logits_are_reported_and_hurt_nobody_else(value, column):
 
 
 def varied_rows(count):
-    """Every kind of row beside every other."""
+    """Every kind of row beside every other; the last array says which are beams."""
     random = np.random.default_rng(6)
     rows = rows_of(count)
     rows.key[:] = random.integers(0, 2**32, (count, 2), dtype=np.uint32)
@@ -183,30 +181,41 @@ def varied_rows(count):
         random.integers(0, 2**32, edits.allowed.shape, dtype=np.uint32),
     )
     logits = (random.normal(size=(count, 1000)) * 3).astype(np.float32)
-    return logits, rows, edits
+    return logits, rows, edits, random.random(count) < 0.3
 
 
 def test_a_row_depends_on_nothing_but_itself():
-    logits, rows, edits = varied_rows(64)
+    rows = varied_rows(64)
+    beams = rows[3]
     counts = empty_counts(5, 1000)
     random = np.random.default_rng(7)
     counts = counts._replace(
         output=jnp.asarray(random.poisson(0.2, counts.output.shape), jnp.int32),
         prompt=jnp.asarray(random.random(counts.prompt.shape) < 0.1),
     )
-    run = jax.jit(functools.partial(sample, num_logprobs=4, with_logprobs=True))
-    together = run(logits, rows, edits, counts)
+
+    @jax.jit
+    def run(logits, rows, edits, beams):
+        return sample(logits, rows, edits, counts, 4, True, beams, 8)
+
+    together = run(*rows)
     expected = np.asarray(together.tokens)
     assert not np.asarray(together.bad).any()
     for size in (1, 16):
         for _ in range(8):
             which = random.choice(64, size, replace=False)
-            part = jax.tree.map(lambda array: array[which], (logits, rows, edits))  # noqa: B023
-            result = run(*part, counts)
+            part = jax.tree.map(lambda array: array[which], rows)  # noqa: B023
+            result = run(*part)
             assert np.asarray(result.tokens).tolist() == expected[which].tolist()
             chosen = np.asarray(together.logprobs.chosen)[which]
             assert np.allclose(result.logprobs.chosen, chosen, atol=1e-5)
             assert (np.asarray(result.logprobs.rank) == together.logprobs.rank[which]).all()
+            mine = beams[which]
+            ids = np.asarray(together.candidates.ids)[which]
+            assert (np.asarray(result.candidates.ids)[mine] == ids[mine]).all()
+    none = run(*rows[:3], np.zeros(64, bool))
+    others = ~beams
+    assert (np.asarray(none.tokens)[others] == expected[others]).all()
 
 
 def test_seed_child_and_position_each_change_the_draws():

@@ -42,6 +42,9 @@ WRONG = {
     "allowed_token_ids": (1, [], "1", [-1], [1.5], [2**63]),
     "priority": (*NOT_INTEGERS, None),
     "enable_prefix_caching": (1, "no"),
+    "use_beam_search": (1, "yes", None),
+    "length_penalty": (*NOT_NUMBERS, 101, 2.0),
+    "early_stopping": ("always", 1, None, True, "never"),
 }
 
 
@@ -137,6 +140,43 @@ def test_logprobs_are_limited_by_the_engine(field):
     for wanted, limit in ((21, 20), (-1, 20), (101, -1), (101, 200)):
         with pytest.raises(ValueError, match=field):
             SamplingParams(**{field: wanted}).validate_for(100, max_logprobs=limit)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("temperature", 1.0),
+        ("top_p", 0.9),
+        ("top_k", 1),
+        ("min_p", 0.1),
+        ("stop", "end"),
+        ("logprobs", 0),
+    ],
+)
+def test_what_beams_have_no_meaning_for_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be .* when use_beam_search=True"):
+        SamplingParams(**{"use_beam_search": True, "temperature": 0, name: value})
+
+
+def test_beam_params_are_an_ordinary_requests_parameters():
+    params = BeamSearchParams(
+        beam_width=3,
+        max_tokens=5,
+        ignore_eos=True,
+        length_penalty=2,
+        early_stopping="never",
+        include_stop_str_in_output=True,
+    ).sampling_params()
+    assert params == SamplingParams(
+        use_beam_search=True,
+        n=3,
+        max_tokens=5,
+        ignore_eos=True,
+        temperature=0,
+        length_penalty=2.0,
+        early_stopping="never",
+        include_stop_str_in_output=True,
+    )
 
 
 WRONG_BEAMS = {

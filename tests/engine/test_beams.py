@@ -1,0 +1,176 @@
+"""The rule of beam search alone: no device, no pages."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from paxkv.engine.beams import BeamSearch
+
+VOCAB = 4
+END = 0
+
+
+def table(seed: int, order: int = 2) -> np.ndarray:
+    """Log-probabilities of a token after the two before it, float32 [VOCAB, VOCAB, VOCAB]."""
+    logits = 1.5 * np.random.default_rng(seed).standard_normal((VOCAB,) * (order + 1))
+    return (logits - np.log(np.exp(logits).sum(-1, keepdims=True))).astype(np.float32)
+
+
+def after(model: np.ndarray, output: list[int]) -> np.ndarray:
+    first, second = [1, 2, *output][-2:]
+    return model[first, second]
+
+
+def step(search: BeamSearch, model: np.ndarray) -> list[int]:
+    """One step with all candidates, the most likely first as the device gives them."""
+    rows = [after(model, output) for output in search.outputs]
+    ids = np.stack([np.argsort(-row, kind="stable") for row in rows])
+    return search.step(ids, np.take_along_axis(np.stack(rows), ids, axis=1))
+
+
+def run(search: BeamSearch, model: np.ndarray) -> list[list[int]]:
+    while not search.done:
+        step(search, model)
+    return [beam.token_ids for beam in search.finished]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
+def test_beams_enough_for_everything_find_the_best_of_all(seed: int, penalty: float) -> None:
+    """With "never" nothing that could be better is given up, so that the answer is exhaustive."""
+    length, width = 4, VOCAB**3
+    model = table(seed)
+    every = []
+    for count in range(1, length + 1):
+        for output in product(range(VOCAB), repeat=count):
+            if END in output[:-1] or (count < length and output[-1] != END):
+                continue
+            logprob = sum(
+                float(after(model, list(output[:at]))[token]) for at, token in enumerate(output)
+            )
+            every.append((logprob / count**penalty, list(output)))
+    every.sort(reverse=True)
+    search = BeamSearch(
+        width, length, end_ids={END}, length_penalty=penalty, early_stopping="never"
+    )
+    found = run(search, model)
+    assert found[:5] == [output for _, output in every[:5]]
+    for beam, (score, _) in zip(search.finished[:5], every):
+        assert beam.score == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_beam_is_greedy(seed: int) -> None:
+    model = table(seed)
+    output: list[int] = []
+    while len(output) < 9 and (not output or output[-1] != END):
+        output.append(int(after(model, output).argmax()))
+    for stopping in (False, True, "never"):
+        search = BeamSearch(1, 9, end_ids={END}, length_penalty=2.0, early_stopping=stopping)
+        assert run(search, model) == [output]
+
+
+def candidates(*rows: list[tuple[int, float]]) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.array([[token for token, _ in row] for row in rows])
+    return ids, np.array([[value for _, value in row] for row in rows], np.float32)
+
+
+def test_an_end_beyond_the_best_candidates_finishes_nothing() -> None:
+    """Candidate number `width` and later only stand in for those that end."""
+    search = BeamSearch(2, 9, end_ids={END})
+    search.step(*candidates([(1, -1.0), (2, -1.5), (END, -2.0), (3, -3.0)]))
+    assert search.outputs == [[1], [2]]
+    assert not search.finished
+    search.step(
+        *candidates(
+            [(END, -0.5), (1, -3.0), (2, -4.0), (3, -5.0)],
+            [(1, -0.1), (END, -0.2), (2, -6.0), (3, -7.0)],
+        )
+    )
+    assert [beam.token_ids for beam in search.finished] == [[1, END]]
+    assert sorted(search.outputs) == [[1, 1], [2, 1]]
+
+
+@pytest.mark.parametrize(
+    "stopping, penalty, over",
+    [
+        (True, 1.0, True),
+        (False, 0.0, True),
+        ("never", 0.0, True),
+        (False, 1.0, True),
+        ("never", 1.0, False),
+        ("never", 2.0, False),
+        ("never", -1.0, True),
+    ],
+)
+def test_when_a_search_with_all_beams_finished_is_over(
+    stopping: bool | str, penalty: float, over: bool
+) -> None:
+    """Two beams ended at -1.6 and -1.7 after two tokens; the best that runs has -2.6."""
+    search = BeamSearch(
+        2,
+        20,
+        end_ids={END},
+        length_penalty=penalty,
+        early_stopping=stopping,  # type: ignore[arg-type]
+    )
+    search.step(*candidates([(1, -1.5), (2, -1.6), (3, -2.0)]))
+    row = [(END, -0.1), (1, -1.1), (2, -2.0), (3, -2.1)]
+    search.step(*candidates(row, row))
+    assert len(search.finished) == 2
+    assert search.done is over
+
+
+def test_a_parent_keeps_its_place_and_all_histories_are_apart() -> None:
+    search = BeamSearch(3, 9)
+    assert search.step(*candidates([(1, -1.0), (2, -1.1), (3, -1.2)])) == [0, 0, 0]
+    likely, unlikely = [(1, -0.1), (2, -0.2), (3, -0.3)], [(1, -8.0), (2, -8.1), (3, -8.2)]
+    assert search.step(*candidates(unlikely, likely, likely)) in ([1, 1, 2], [2, 1, 2])
+    assert search.outputs[1][:1] == [2]
+    assert search.outputs[2][:1] == [3]
+    assert all(len(output) == 2 for output in search.outputs)
+    assert len({id(output) for output in search.outputs}) == 3
+    assert len(set(map(tuple, search.outputs))) == 3
+
+
+def test_banned_candidates_leave_fewer_beams_and_more_come_back() -> None:
+    search = BeamSearch(3, 9)
+    search.step(*candidates([(1, -1.0), (2, -np.inf), (3, -np.inf)]))
+    assert search.outputs == [[1]]
+    search.step(*candidates([(1, -1.0), (2, -2.0), (3, -3.0)]))
+    assert search.outputs == [[1, 1], [1, 2], [1, 3]]
+    banned = [(1, -np.inf), (2, -np.inf), (3, -np.inf)]
+    assert search.step(*candidates(banned, banned, [(1, -1.0), *banned[1:]])) == [2]
+    assert search.outputs == [[1, 3, 1]]
+
+
+def test_closing_counts_running_beams_at_their_length() -> None:
+    search = BeamSearch(2, 9, end_ids={END})
+    search.close()
+    assert search.finished == []
+    search = BeamSearch(2, 9, end_ids={END})
+    search.step(*candidates([(1, -1.0), (END, -3.0), (2, -3.5)]))
+    search.step(*candidates([(3, -1.0), (2, -9.0)], [(1, -9.0), (3, -9.5)]))
+    search.close()
+    assert search.done
+    assert [(beam.token_ids, float(beam.score)) for beam in search.finished] == [
+        ([1, 3], -1.0),
+        ([END], -3.0),
+    ]
+
+
+def test_the_last_token_finishes_the_best_beams_whatever_it_is() -> None:
+    search = BeamSearch(2, 1, end_ids={END})
+    assert search.step(*candidates([(1, -1.0), (END, -2.0), (2, -3.0)])) == []
+    assert search.done
+    assert [beam.token_ids for beam in search.finished] == [[1], [END]]
+
+
+def test_huge_penalties_raise_nothing() -> None:
+    for penalty in (100.0, -100.0):
+        search = BeamSearch(2, 3, end_ids={END}, length_penalty=penalty)
+        run(search, table(0))
+        assert len(search.finished) == 2
