@@ -366,12 +366,12 @@ def test_steady_traffic_compiles_nothing() -> None:
         (
             {"max_beam_width": 3},
             beams(4),
-            "beam_width .best_of or n.=4 must be at most max_beam_width=3",
+            "n.=4 must be at most max_beam_width=3",
         ),
         (
             {"max_num_seqs": 3},
             beams(4),
-            "beam_width .best_of or n.=4 must be at most max_num_seqs=3",
+            "beam_width .* must be at most max_num_seqs=3",
         ),
         (
             {},
