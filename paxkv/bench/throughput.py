@@ -70,7 +70,8 @@ def run_throughput(
         if not torch_is_installed():
             raise ValueError("--compare hf needs torch: pip install 'paxkv[parity]'")
     measurements = [_run_in_own_process(job, engine) for engine in engines]
-    report = build_report(job.to_json(), workload, measurements, machine())
+    settings = {**job.to_json(), "workload": job.workload.name}
+    report = build_report(settings, workload, measurements, machine())
     print_report(report)
     if json_path is not None:
         json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

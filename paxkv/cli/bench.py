@@ -15,6 +15,11 @@ KINDS = {
     "policies": bench_policies,
     "block-size": bench_block_size,
 }
+PEERS = {
+    "hf": ["hf_generate", "hf_continuous"],
+    "hf_generate": ["hf_generate"],
+    "hf_continuous": ["hf_continuous"],
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     throughput.add_argument("--limit", type=int, metavar="N", help="use the first N requests only")
     throughput.add_argument(
         "--compare",
-        choices=["hf"],
-        help="run the same work on transformers too: generate, and continuous batching",
+        choices=list(PEERS),
+        help="run the same work on transformers too: generate, continuous batching, or both (hf)",
     )
     throughput.add_argument("--runs", type=int, default=1, metavar="N", help="runs per engine")
     throughput.add_argument(
@@ -60,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         return KINDS[args.kind].run(args)
     from paxkv.bench.throughput import ThroughputJob, run_throughput
 
-    engines = ["paxkv", "hf_generate", "hf_continuous"] if args.compare == "hf" else ["paxkv"]
+    engines = ["paxkv", *PEERS.get(args.compare, [])]
     job = ThroughputJob(
         model=args.model,
         workload=args.workload,
