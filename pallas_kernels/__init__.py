@@ -5,5 +5,14 @@ values.
 """
 
 from pallas_kernels.api import copy_pages, merge_states, ragged_paged_attention, write_kv
+from pallas_kernels.choice import Call, Choice, choose
 
-__all__ = ["copy_pages", "merge_states", "ragged_paged_attention", "write_kv"]
+__all__ = [
+    "Call",
+    "Choice",
+    "choose",
+    "copy_pages",
+    "merge_states",
+    "ragged_paged_attention",
+    "write_kv",
+]

@@ -4,10 +4,14 @@ of partial results.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels import xla
+from pallas_kernels.choice import Call, choose, module_of
+from pallas_kernels.quantise import quantise
 
 Array = jax.Array
 
@@ -27,9 +31,9 @@ def ragged_paged_attention(
     k_scale: Array | None = None,
     v_scale: Array | None = None,
     return_lse: bool = False,
-    config: xla.Config | None = None,
+    config: Any = None,
     scheduled: xla.Schedule | None = None,
-    backend: str = "xla",
+    backend: str = "auto",
 ) -> Array | tuple[Array, Array]:
     """Causal attention of ragged queries over paged keys and values.
 
@@ -50,12 +54,15 @@ def ragged_paged_attention(
         window: a token sees at most this many positions, its own included.
         softcap: scores become `softcap * tanh(score / softcap)`.
         sinks: `[num_heads]` logits of a virtual token without a value, in every softmax.
-        k_scale, v_scale: `[num_pages, page_size, num_kv_heads]` factors of quantised pages.
+        k_scale, v_scale: `[num_pages, page_size, num_kv_heads]` float32 factors of quantised pages
+            (int8 or 8-bit floats); both or neither.
         return_lse: also return the log-sum-exp of each row's scores, float32
             `[num_tokens, num_heads]`.
-        config: tuning of the back end, chosen from the static shapes by default.
-        scheduled: the work list of the XLA path, if `xla.schedule` made it for all layers at once.
-        backend: only `"xla"` so far.
+        config: the back end's own `Config`, chosen from the static shapes by default.
+        scheduled: the work list of the XLA path, if `xla.schedule` made it for all layers at once;
+            other back ends do not need it.
+        backend: `"xla"`, `"triton"`, or `"auto"`: the first that covers the call. On the CPU,
+            `"triton"` runs in Pallas' interpreter, which is for tests.
 
     Returns:
         `[num_tokens, num_heads, head_dim]` in q's dtype; rows that see nothing are 0 with log-sum-
@@ -63,47 +70,78 @@ def ragged_paged_attention(
 
     Raises:
         ValueError: shapes that do not fit together, or an unknown back end.
+        NotImplementedError: the back end asked for by name does not cover the call; says why.
     """
     q, k_pages, v_pages = jnp.asarray(q), jnp.asarray(k_pages), jnp.asarray(v_pages)
     block_tables, kv_lens = jnp.asarray(block_tables), jnp.asarray(kv_lens)
     query_start = jnp.asarray(query_start)
     _check(q, k_pages, v_pages, block_tables, kv_lens, query_start)
-    if backend != "xla":
-        raise ValueError(f"backend={backend!r} is unknown; available: 'xla'")
-    return xla.ragged_paged_attention(
-        q,
-        k_pages,
-        v_pages,
-        block_tables,
-        kv_lens,
-        query_start,
-        scale=q.shape[-1] ** -0.5 if scale is None else scale,
-        window=window,
-        softcap=softcap,
-        sinks=sinks,
-        k_scale=k_scale,
-        v_scale=v_scale,
-        return_lse=return_lse,
-        config=config,
-        scheduled=scheduled,
+    _check_options(q, v_pages, window, softcap, sinks, k_scale, v_scale)
+    call = call_of(q, v_pages, block_tables, k_scale, window, softcap, sinks, config)
+    chosen = choose(backend, call)
+    options: dict[str, Any] = {
+        "scale": q.shape[-1] ** -0.5 if scale is None else scale,
+        "window": window,
+        "softcap": softcap,
+        "sinks": sinks,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+        "return_lse": return_lse,
+        "config": config,
+    }
+    if chosen.backend == "xla":
+        options["scheduled"] = scheduled
+    return module_of(chosen.backend).ragged_paged_attention(
+        q, k_pages, v_pages, block_tables, kv_lens, query_start, **options
     )
 
 
 def write_kv(
-    k_pages: Array, v_pages: Array, k: Array, v: Array, slot_mapping: Array
-) -> tuple[Array, Array]:
+    k_pages: Array,
+    v_pages: Array,
+    k: Array,
+    v: Array,
+    slot_mapping: Array,
+    *,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    backend: str = "xla",
+) -> tuple[Array, ...]:
     """Write new keys and values, `[num_tokens, num_kv_heads, head_dim]`, at `slot = page *
     page_size + offset`.
 
     Padding tokens carry a slot of page 0, which belongs to nobody. Slots of one call must differ
     outside page 0.
+
+    Args:
+        k_scale, v_scale: `[num_pages, page_size, num_kv_heads]` factors of quantised pages; given,
+            what is written is quantised, a factor per token and key head.
+        backend: `"xla"` or `"triton"`.
+
+    Returns:
+        The pages, and the factors where given.
     """
-    return xla.write_kv(k_pages, v_pages, k, v, slot_mapping)
+    if (k_scale is None) != (v_scale is None):
+        raise ValueError("k_scale and v_scale must both be given, or neither")
+    if backend == "xla":
+        if k_scale is None or v_scale is None:
+            return xla.write_kv(k_pages, v_pages, k, v, slot_mapping)
+        k, k_factor = quantise(k, k_pages.dtype)
+        v, v_factor = quantise(v, v_pages.dtype)
+        page, offset = jnp.divmod(slot_mapping, k_scale.shape[1])
+        return (
+            *xla.write_kv(k_pages, v_pages, k, v, slot_mapping),
+            k_scale.at[page, offset].set(k_factor, mode="promise_in_bounds"),
+            v_scale.at[page, offset].set(v_factor, mode="promise_in_bounds"),
+        )
+    return module_of(backend).write_kv(k_pages, v_pages, k, v, slot_mapping, k_scale, v_scale)
 
 
-def copy_pages(pages: Array, source: Array, destination: Array, count: Array) -> Array:
+def copy_pages(
+    pages: Array, source: Array, destination: Array, count: Array, *, backend: str = "xla"
+) -> Array:
     """Copy the first `count` pairs of pages; no page may be both a source and a destination."""
-    return xla.copy_pages(pages, source, destination, count)
+    return module_of(backend).copy_pages(pages, source, destination, count)
 
 
 def merge_states(out: Array, lse: Array) -> tuple[Array, Array]:
@@ -126,6 +164,38 @@ def merge_states(out: Array, lse: Array) -> tuple[Array, Array]:
     seen = ~jnp.isneginf(lse)[..., None]
     merged = jnp.sum(shares[..., None] * jnp.where(seen, out.astype(jnp.float32), 0.0), axis=0)
     return merged.astype(out.dtype), safe + jnp.log(total)
+
+
+def call_of(
+    q: Array,
+    v_pages: Array,
+    block_tables: Array,
+    k_scale: Array | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    config: Any = None,
+) -> Call:
+    """What is static about a call with these arrays (or descriptions of arrays)."""
+    num_tokens, num_heads, head_dim = q.shape
+    num_pages, num_kv_heads, page_size, _ = v_pages.shape
+    return Call(
+        num_tokens=num_tokens,
+        num_seqs=block_tables.shape[0],
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        num_pages=num_pages,
+        page_size=page_size,
+        max_pages=block_tables.shape[1],
+        dtype=q.dtype,
+        page_dtype=v_pages.dtype,
+        quantised=k_scale is not None,
+        window=window,
+        softcap=softcap,
+        sinks=sinks is not None,
+        config=config,
+    )
 
 
 def _check(
@@ -155,3 +225,29 @@ def _check(
             f"query_start [{num_seqs + 1}], "
             f"got {kv_lens.shape} and {query_start.shape}"
         )
+
+
+def _check_options(
+    q: Array,
+    v_pages: Array,
+    window: int | None,
+    softcap: float | None,
+    sinks: Array | None,
+    k_scale: Array | None,
+    v_scale: Array | None,
+) -> None:
+    if window is not None and window < 1:
+        raise ValueError(f"window={window} must be at least 1 position")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap={softcap} must be above 0")
+    if sinks is not None and sinks.shape != (q.shape[1],):
+        raise ValueError(f"sinks must be [num_heads] = [{q.shape[1]}], got {sinks.shape}")
+    if (k_scale is None) != (v_scale is None):
+        raise ValueError("k_scale and v_scale must both be given, or neither")
+    num_pages, num_kv_heads, page_size, _ = v_pages.shape
+    want = (num_pages, page_size, num_kv_heads)
+    for name, factors in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if factors is not None and factors.shape != want:
+            raise ValueError(
+                f"{name} must be [num_pages, page_size, num_kv_heads] = {want}, got {factors.shape}"
+            )

@@ -1,0 +1,20 @@
+"""The contract on Pallas' Triton back end: NVIDIA GPUs from sm_80 on.
+
+JAX deprecates this route; nothing outside this folder imports it. On a CPU the same kernels run in
+Pallas' interpreter, which is slow and for tests.
+"""
+
+from pallas_kernels.triton.attention import ragged_paged_attention
+from pallas_kernels.triton.copy import copy_pages
+from pallas_kernels.triton.coverage import check
+from pallas_kernels.triton.tuning import Config, Tile
+from pallas_kernels.triton.write import write_kv
+
+__all__ = [
+    "Config",
+    "Tile",
+    "check",
+    "copy_pages",
+    "ragged_paged_attention",
+    "write_kv",
+]

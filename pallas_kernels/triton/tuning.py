@@ -1,0 +1,83 @@
+"""Sizes that the kernels are compiled with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallas_kernels.choice import Call
+
+# Programs that keep every multiprocessor of a large chip busy: an H100 has 132, two on each.
+_BUSY = 264
+_MOST_SPLITS = 32
+# A split of fewer keys costs more in merging than it saves.
+_LEAST_SPLIT = 256
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One launch of the attention kernel.
+
+    Attributes:
+        rows: query rows of a program, tokens times the heads that share a key head; a power of two,
+            at least 16, which is what a tensor core takes.
+        keys: keys per iteration, a power of two, at least 16.
+        splits: programs that share the keys of a tile, a power of two; above 1 a second kernel
+            merges their results.
+        num_warps, num_stages: of the program; stages are iterations whose loads are in flight.
+    """
+
+    rows: int
+    keys: int
+    splits: int = 1
+    num_warps: int = 4
+    num_stages: int = 3
+
+    def __post_init__(self) -> None:
+        for name, least in (("rows", 16), ("keys", 16), ("splits", 1), ("num_warps", 1)):
+            value = getattr(self, name)
+            if value < least or value & (value - 1):
+                raise ValueError(f"{name}={value} must be a power of two of at least {least}")
+        if self.num_stages < 1:
+            raise ValueError(f"num_stages={self.num_stages} must be at least 1")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tuning of the Triton back end.
+
+    Attributes:
+        decode: for sequences with one query token. `splits=1` is PagedAttention's v1, more is v2.
+        prefill: for sequences with several.
+    """
+
+    decode: Tile
+    prefill: Tile
+
+    @classmethod
+    def choose(cls, call: Call) -> Config:
+        """Heuristic from static shapes alone, so that results never depend on a batch's content."""
+        wide = np.dtype(call.dtype).itemsize == 4
+        head_dim = padded(call.head_dim)
+        # What is in flight must fit shared memory: keys and values of each stage.
+        keys = max(16, min(128, 8192 // head_dim) // (2 if wide else 1))
+        rows = max(16, padded(call.group))
+        return cls(
+            decode=Tile(rows, keys, splits=cls._splits(call), num_warps=4, num_stages=3),
+            prefill=Tile(max(rows, 32 if wide else 64), min(keys, 64), num_stages=2),
+        )
+
+    @staticmethod
+    def _splits(call: Call) -> int:
+        """Enough to occupy the chip at the longest context the tables allow."""
+        programs = min(call.num_tokens, call.num_seqs) * call.num_kv_heads
+        wanted = -(-_BUSY // programs)
+        most = max(1, call.max_pages * call.page_size // _LEAST_SPLIT)
+        splits = min(wanted, most, _MOST_SPLITS)
+        return 1 << (splits.bit_length() - 1)
+
+
+def padded(size: int) -> int:
+    """The power of two that is not below `size`; Triton has no other sizes."""
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,42 @@
+"""Every back end against the oracle: `pallas_kernels.lab.battery`, in interpret mode on a CPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import pytest
+
+from pallas_kernels import ragged_paged_attention
+from pallas_kernels.lab.battery import CASES, MORE_CASES, PROPERTIES, check
+
+BACK_ENDS = ["xla", "triton"]
+
+
+@lru_cache
+def attention(backend: str) -> Any:
+    # Compiled as one program: op by op, as many compilations as operations.
+    return jax.jit(
+        partial(ragged_paged_attention, backend=backend),
+        static_argnames=("scale", "window", "softcap", "return_lse", "config"),
+    )
+
+
+@pytest.mark.parametrize("backend", BACK_ENDS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_against_float64(case, backend):
+    check(attention(backend), case)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", BACK_ENDS)
+@pytest.mark.parametrize("case", MORE_CASES, ids=lambda case: case.name)
+def test_more_against_float64(case, backend):
+    check(attention(backend), case)
+
+
+@pytest.mark.parametrize("backend", BACK_ENDS)
+@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
+def test_property(holds, backend):
+    holds(attention(backend))

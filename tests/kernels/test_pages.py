@@ -1,0 +1,86 @@
+"""Writing to pages and copying them, on every back end."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import copy_pages, write_kv
+
+BACK_ENDS = pytest.mark.parametrize("backend", ["xla", "triton"])
+PAGES, HEADS, SIZE, DIM = 6, 3, 4, 24
+
+
+@BACK_ENDS
+def test_writing_touches_its_slots_only(backend):
+    random = np.random.default_rng(0)
+    pages = random.normal(size=(2, PAGES, HEADS, SIZE, DIM)).astype(np.float32)
+    k, v = random.normal(size=(2, 5, HEADS, DIM)).astype(np.float32)
+    slots = np.array([21, 4, 7, 0, 0], np.int32)
+    write = jax.jit(partial(write_kv, backend=backend))
+    got = write(*(jnp.asarray(x) for x in pages), k, v, slots)
+    for before, after, new in zip(pages, got, (k, v), strict=True):
+        want = before.copy()
+        for token, slot in enumerate(slots[:3]):
+            want[slot // SIZE, :, slot % SIZE] = new[token]
+        np.testing.assert_array_equal(after[1:], want[1:])
+        assert np.isfinite(after[0]).all()
+
+
+@BACK_ENDS
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.float8_e4m3fn], ids=["int8", "float8"])
+def test_quantised_pages_hold_what_was_written(dtype, backend):
+    random = np.random.default_rng(0)
+    k, v = random.normal(size=(2, 4, HEADS, DIM)).astype(np.float32) * 5
+    k[1, 2] = 0
+    slots = np.array([5, 11, 20, 0], np.int32)
+    pages = [np.zeros((PAGES, HEADS, SIZE, DIM), dtype) for _ in range(2)]
+    factors = [np.full((PAGES, SIZE, HEADS), 7, np.float32) for _ in range(2)]
+    write = jax.jit(partial(write_kv, backend=backend))
+    got = write(*pages, k, v, slots, k_scale=factors[0], v_scale=factors[1])
+    k_pages, v_pages, k_scale, v_scale = (np.asarray(x) for x in got)
+    step = 1 / 254 if dtype == jnp.int8 else 1 / 16
+    for new, held, factor in ((k, k_pages, k_scale), (v, v_pages, v_scale)):
+        assert held.dtype == dtype
+        for token, slot in enumerate(slots[:3]):
+            page, offset = divmod(int(slot), SIZE)
+            read = held[page, :, offset].astype(np.float64) * factor[page, offset][:, None]
+            most = np.abs(new[token]).max(-1, keepdims=True)
+            assert (np.abs(read - new[token]) <= 1.01 * step * most).all()
+        untouched = np.ones((PAGES, SIZE), bool)
+        untouched.reshape(-1)[slots] = False
+        untouched[0] = False
+        assert (factor[untouched] == 7).all()
+
+
+@BACK_ENDS
+@pytest.mark.parametrize("shape", [(PAGES, HEADS, SIZE, DIM), (PAGES, SIZE, 3), (PAGES, 5000)])
+def test_copying_takes_the_first_pairs_only(shape, backend):
+    pages = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    source, destination = jnp.array([1, 3, 5, 0]), jnp.array([2, 4, 1, 0])
+    copy = jax.jit(partial(copy_pages, backend=backend))
+    got = copy(jnp.asarray(pages), source, destination, jnp.asarray(2))
+    want = pages.copy()
+    want[2], want[4] = pages[1], pages[3]
+    np.testing.assert_array_equal(got, want)
+
+
+@BACK_ENDS
+def test_pages_are_written_and_copied_in_place(backend):
+    """Donated pages come back in their own buffer: nothing is held twice."""
+    pages = [jnp.zeros((PAGES, HEADS, SIZE, DIM)) for _ in range(2)]
+    new = jnp.ones((2, HEADS, DIM))
+    step = jax.jit(partial(write_kv, backend=backend), donate_argnums=(0, 1))
+    text = step.lower(*pages, new, new, jnp.array([4, 5])).compile().as_text()
+    assert "input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }" in text
+
+
+def test_both_factors_or_neither():
+    pages = np.zeros((2, 1, 4, 8), np.int8)
+    new = np.zeros((1, 1, 8), np.float32)
+    with pytest.raises(ValueError, match="k_scale and v_scale must both be given"):
+        write_kv(pages, pages, new, new, np.array([4]), k_scale=np.zeros((2, 4, 1)))
