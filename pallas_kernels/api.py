@@ -96,6 +96,58 @@ def ragged_paged_attention(
     )
 
 
+def cascade_attention(
+    q: Array,
+    k_pages: Array,
+    v_pages: Array,
+    block_tables: Array,
+    kv_lens: Array,
+    query_start: Array,
+    shared_len: Array | int,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    return_lse: bool = False,
+    config: Any = None,
+    backend: str = "auto",
+) -> Array | tuple[Array, Array]:
+    """`ragged_paged_attention` of sequences that start with the same pages, which are read once.
+
+    Args:
+        shared_len: int32 scalar, may be data: so many first positions stand in the same pages in
+            the table of every sequence with a query. A multiple of the page size that is at most
+            the position of the first query token of each; 0 if they share nothing.
+
+    All else is as in `ragged_paged_attention`. The same prefix length gives the same bits whatever
+    else is in the batch; another one differs by rounding. The XLA path reads the prefix for each
+    sequence anew.
+    """
+    arrays = tuple(
+        jnp.asarray(x) for x in (q, k_pages, v_pages, block_tables, kv_lens, query_start)
+    )
+    _check(*arrays)
+    q, _, v_pages, block_tables, _, _ = arrays
+    _check_options(q, v_pages, None, softcap, sinks, k_scale, v_scale)
+    call = call_of(q, v_pages, block_tables, k_scale, None, softcap, sinks, config)
+    chosen = choose(backend, call)
+    options: dict[str, Any] = {
+        "scale": q.shape[-1] ** -0.5 if scale is None else scale,
+        "softcap": softcap,
+        "sinks": sinks,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+        "return_lse": return_lse,
+        "config": config,
+    }
+    module = module_of(chosen.backend)
+    if chosen.backend == "xla":
+        return module.ragged_paged_attention(*arrays, **options)
+    return module.cascade_attention(*arrays, jnp.asarray(shared_len, jnp.int32), **options)
+
+
 def write_kv(
     k_pages: Array,
     v_pages: Array,

@@ -40,6 +40,7 @@ class Case:
         page_size, heads, kv_heads, head_dim: sizes.
         dtype, page_dtype: of the queries and of the pages; one-byte pages are quantised.
         padding: query tokens that belong to nobody.
+        shared: so many first positions, whole pages, are the first sequence's in all others too.
         width: columns of the block tables; by default two more than needed.
         num_pages: size of the pool; by default a few more than needed.
         window, softcap, scale, sinks: options; `sinks` draws some.
@@ -56,6 +57,7 @@ class Case:
     dtype: str = "float32"
     page_dtype: str = ""
     padding: int = 0
+    shared: int = 0
     width: int = 0
     num_pages: int = 0
     window: int | None = None
@@ -107,21 +109,25 @@ def build(case: Case) -> Problem:
     lse = np.full(q.shape[:2], -np.inf)
     start, taken = 0, 0
     for row, (count, cached) in enumerate(case.lengths):
-        tables[row, : needed[row]] = order[taken : taken + needed[row]]
-        taken += needed[row]
+        begin = case.shared if row else 0
+        common = begin // size
+        tables[row, :common] = tables[0, :common]
+        tables[row, common : needed[row]] = order[taken : taken + needed[row] - common]
+        taken += max(0, needed[row] - common)
         position = np.arange(cached)
-        page, offset = tables[row, position // size], position % size
+        pages_at, offsets = tables[row, position // size], position % size
+        page, offset = pages_at[begin:], offsets[begin:]
         stored = []
         for array, factor in zip(pages, factors):
-            drawn = random.normal(size=(cached, case.kv_heads, dim))
+            drawn = random.normal(size=(max(0, cached - begin), case.kv_heads, dim))
             if quantised:
                 scale = np.abs(drawn).max(-1) / largest(page_dtype)
                 drawn = drawn / scale[..., None]
                 drawn = np.rint(drawn) if page_dtype == np.int8 else drawn
                 factor[page, offset] = scale
             array[page, :, offset] = drawn.astype(page_dtype)
-            values = array[page, :, offset].astype(np.float64)
-            stored.append(values * factor[page, offset][..., None] if quantised else values)
+            values = array[pages_at, :, offsets].astype(np.float64)
+            stored.append(values * factor[pages_at, offsets][..., None] if quantised else values)
         here = slice(start, start + count)
         q[here] = random.normal(size=(count, case.heads, dim)).astype(dtype)
         if count:
@@ -202,14 +208,13 @@ CASES = (
     _DECODE[0],
     _PREFILL[1],
     _DECODE[2],
-    _PREFILL[3],
+    replace(_PREFILL[3], name=f"{_PREFILL[3].name}, bfloat16", dtype="bfloat16"),
     _DECODE[4],
     Case("window of a page, softcap and sinks, decode", _EDGES, window=16, softcap=2.0, sinks=True),
     Case("window of a page and one, mixed", _MIXED, window=17),
     Case("sinks, softcap and scale, mixed", _MIXED, padding=3, sinks=True, scale=0.3, softcap=1.5),
     Case("long", _LONG, padding=1, window=600, softcap=3.0, sinks=True),
     Case("long among prompts", ((1, 700), (9, 300), (1, 2)), page_size=32, num_pages=40),
-    Case("bfloat16", _MIXED, dtype="bfloat16"),
     Case("int8 pages, decode", _EDGES, page_dtype="int8"),
     Case("float8_e4m3fn pages", _MIXED, page_dtype="float8_e4m3fn", dtype="bfloat16"),
 )
@@ -219,6 +224,7 @@ MORE_CASES = (
     _DECODE[1],
     _PREFILL[2],
     _DECODE[3],
+    _PREFILL[3],
     _PREFILL[4],
     Case("window of one", _MIXED, window=1),
     Case("window wider than all", _EDGES, window=1000),

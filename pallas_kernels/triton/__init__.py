@@ -5,6 +5,7 @@ Pallas' interpreter, which is slow and for tests.
 """
 
 from pallas_kernels.triton.attention import ragged_paged_attention
+from pallas_kernels.triton.cascade import cascade_attention
 from pallas_kernels.triton.copy import copy_pages
 from pallas_kernels.triton.coverage import check
 from pallas_kernels.triton.tuning import Config, Tile
@@ -13,6 +14,7 @@ from pallas_kernels.triton.write import write_kv
 __all__ = [
     "Config",
     "Tile",
+    "cascade_attention",
     "check",
     "copy_pages",
     "ragged_paged_attention",

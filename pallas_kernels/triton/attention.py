@@ -73,21 +73,37 @@ def ragged_paged_attention(
         config = Config.choose(call)
     keys = Keys(block_tables, k_pages, v_pages, k_scale, v_scale)
     score = Score(scale, window, softcap)
-    num_tokens, num_heads, _ = q.shape
-    group = num_heads // v_pages.shape[1]
-    query_lens = query_start[1:] - query_start[:-1]
-    if num_tokens <= block_tables.shape[0]:
-        every = jnp.ones_like(query_lens, bool)
-        tiles = cut(kv_lens, query_start, every, num_tokens, 1, rest=True)
-        out, lse = attend(q, keys, tiles, score, config.decode, sinks)
-    else:
-        per_tile = config.prefill.rows // group
-        several = query_lens != 1
-        tiles = cut(kv_lens, query_start, several, num_tokens, per_tile, rest=True)
-        into = attend(q, keys, tiles, score, config.prefill, sinks)
-        tiles = cut(kv_lens, query_start, ~several, num_tokens, 1)
-        out, lse = attend(q, keys, tiles, score, config.decode, sinks, into)
+    out, lse = attend_from(q, keys, kv_lens, query_start, score, config, sinks)
     return (out, lse) if return_lse else out
+
+
+def attend_from(
+    q: Array,
+    keys: Keys,
+    kv_lens: Array,
+    query_start: Array,
+    score: Score,
+    config: Config,
+    sinks: Array | None = None,
+    *,
+    first_key: Array | int = 0,
+    dtype: Any = None,
+) -> tuple[Array, Array]:
+    """Attention over the keys from position `first_key` on; output in `dtype`, by default q's."""
+    num_tokens, num_heads, _ = q.shape
+    query_lens = query_start[1:] - query_start[:-1]
+    dtype = dtype or q.dtype
+    if num_tokens <= kv_lens.shape[0]:
+        every = jnp.ones_like(query_lens, bool)
+        tiles = cut(kv_lens, query_start, every, num_tokens, 1, rest=True, first_key=first_key)
+        return attend(q, keys, tiles, score, config.decode, dtype, sinks)
+    # Sequences of one token are split like a decode step: their keys may be many.
+    several = query_lens != 1
+    per_tile = config.prefill.rows // (num_heads // keys.v_pages.shape[1])
+    tiles = cut(kv_lens, query_start, several, num_tokens, per_tile, rest=True, first_key=first_key)
+    prompts = attend(q, keys, tiles, score, config.prefill, dtype, sinks)
+    tiles = cut(kv_lens, query_start, ~several, num_tokens, 1, first_key=first_key)
+    return attend(q, keys, tiles, score, config.decode, dtype, sinks, prompts)
 
 
 def attend(
@@ -96,18 +112,19 @@ def attend(
     tiles: Tiles,
     score: Score,
     tile: Tile,
+    dtype: Any,
     sinks: Array | None = None,
     into: tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array]:
-    """Output `[num_tokens, num_heads, head_dim]` and float32 log-sum-exp `[num_tokens, num_heads]`
-    of the tokens that stand in a tile.
+    """Output `[num_tokens, num_heads, head_dim]` in `dtype` and float32 log-sum-exp `[num_tokens,
+    num_heads]` of the tokens that stand in a tile.
 
     All others keep what `into` holds; without it they are undefined.
     """
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads = keys.v_pages.shape[1]
     split = tile.splits > 1
-    num_rows = tiles.index.shape[0] * tiles.per_tile if split else num_tokens
+    num_rows = tiles.table.shape[0] * tiles.per_tile if split else num_tokens
     shape = (tile.splits, num_rows, num_heads, head_dim)
     kernel = partial(
         _kernel,
@@ -123,19 +140,17 @@ def attend(
     out, lse = pl.pallas_call(
         kernel,
         out_shape=(
-            jax.ShapeDtypeStruct(shape, jnp.float32 if split else q.dtype),
+            jax.ShapeDtypeStruct(shape, jnp.float32 if split else dtype),
             jax.ShapeDtypeStruct(shape[:-1], jnp.float32),
         ),
-        grid=(num_kv_heads, tiles.index.shape[0], tile.splits),
+        grid=(num_kv_heads, tiles.table.shape[0], tile.splits),
         input_output_aliases={} if start is None else {0: 0, 1: 1},
-        compiler_params=plgpu.CompilerParams(
-            num_warps=tile.num_warps, num_stages=tile.num_stages
-        ),
+        compiler_params=plgpu.CompilerParams(num_warps=tile.num_warps, num_stages=tile.num_stages),
         interpret=current_target() == "cpu",
         name="paged_attention",
-    )(start, tiles.index, tiles.first_key, q, keys, sinks)
+    )(start, tiles.table, tiles.first_key, q, keys, sinks)
     if split:
-        return merge_splits(out, lse, tiles.tokens(), num_tokens, q.dtype, into)
+        return merge_splits(out, lse, tiles.tokens(), num_tokens, dtype, into)
     return out[0], lse[0]
 
 
@@ -200,9 +215,7 @@ def _kernel(
         top, total, acc = carry
         position = base + block * tile.keys + jnp.arange(tile.keys)
         readable = (position >= begin) & (position < end)
-        page = plgpu.load(
-            keys.block_tables.at[seq, position // page_size], mask=readable, other=0
-        )
+        page = plgpu.load(keys.block_tables.at[seq, position // page_size], mask=readable, other=0)
         offset = position % page_size
         where = (page[by_row], head, offset[by_row], lane[None])
         in_page = readable[by_row] & in_head[None]
@@ -213,7 +226,7 @@ def _kernel(
         # [rows, keys], in units of log 2
         s = _dot(queries, k.astype(queries.dtype).T) * score.scale
         if keys.k_scale is not None:
-            s *= plgpu.load(keys.k_scale.at[page, offset, head], mask=readable, other=0.0)[None]
+            s *= _factors(keys.k_scale, page, offset, head, readable)
         if score.softcap is not None:
             s = score.softcap * jnp.tanh(s / score.softcap)
         seen = readable[None] & (position[None] <= last[by_row])
@@ -226,7 +239,9 @@ def _kernel(
         keep = jnp.exp2(top - new_top)
         total = total * keep + jnp.sum(weight, axis=1)
         if keys.v_scale is not None:
-            weight *= plgpu.load(keys.v_scale.at[page, offset, head], mask=readable, other=0.0)[None]
+            weight *= plgpu.load(keys.v_scale.at[page, offset, head], mask=readable, other=0.0)[
+                None
+            ]
         kind = _value_dtype(queries.dtype, keys)
         acc = acc * keep[by_row] + _dot(weight.astype(kind), v.astype(kind))
         return new_top, total, acc
@@ -244,6 +259,11 @@ def _kernel(
     )
     found = jnp.where(any_seen, (top + jnp.log2(total)) / _LOG2E, -jnp.inf)
     plgpu.store(lse.at[split, place, head_at], found, mask=mine)
+
+
+def _factors(scale: Any, page: Array, offset: Array, head: Array, mask: Array) -> Array:
+    """`[1, keys]`"""
+    return plgpu.load(scale.at[page, offset, head], mask=mask, other=0.0)[None]
 
 
 def _dot(a: Array, b: Array) -> Array:

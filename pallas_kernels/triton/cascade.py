@@ -1,0 +1,77 @@
+"""Cascade attention: a prefix that all sequences share is read once for all of them.
+
+Hydragen (Juravsky et al. 2024, section 3.1): attention over the prefix, where the queries of all
+sequences are rows of one matrix product, and attention over what follows, joined by their
+log-sum-exps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.api import call_of, merge_states
+from pallas_kernels.triton.attention import Keys, Score, attend, attend_from
+from pallas_kernels.triton.tiles import Tiles
+from pallas_kernels.triton.tuning import Config, splits_for
+
+Array = jax.Array
+
+
+def cascade_attention(
+    q: Array,
+    k_pages: Array,
+    v_pages: Array,
+    block_tables: Array,
+    kv_lens: Array,
+    query_start: Array,
+    shared_len: Array,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    return_lse: bool = False,
+    config: Config | None = None,
+) -> Array | tuple[Array, Array]:
+    """See `pallas_kernels.cascade_attention`."""
+    call = call_of(q, v_pages, block_tables, k_scale, None, softcap, sinks)
+    config = config or Config.choose(call)
+    keys = Keys(block_tables, k_pages, v_pages, k_scale, v_scale)
+    score = Score(scale, None, softcap)
+    num_tokens = q.shape[0]
+
+    per_tile = config.prefill.rows // call.group
+    first = jnp.arange(0, num_tokens, per_tile, dtype=jnp.int32)
+    # Any sequence with a query knows the pages of the prefix.
+    someone = jnp.argmax(query_start[1:] > query_start[:-1]).astype(jnp.int32)
+    index = (
+        jnp.full_like(first, someone),
+        first,
+        jnp.minimum(num_tokens - first, per_tile),
+        jnp.full_like(first, shared_len - 1),
+    )
+    prefix = Tiles(jnp.stack(index, axis=1), jnp.zeros(1, jnp.int32), per_tile, causal=False)
+    programs = first.shape[0] * call.num_kv_heads
+    tile = replace(config.prefill, splits=splits_for(programs, call))
+    out, lse = attend(q, keys, prefix, score, tile, jnp.float32)
+    padding = jnp.arange(num_tokens) >= query_start[-1]
+    lse = jnp.where(padding[:, None], -jnp.inf, lse)
+
+    own_out, own_lse = attend_from(
+        q,
+        keys,
+        kv_lens,
+        query_start,
+        score,
+        config,
+        sinks,
+        first_key=shared_len,
+        dtype=jnp.float32,
+    )
+    out, lse = merge_states(jnp.stack((out, own_out)), jnp.stack((lse, own_lse)))
+    out = out.astype(q.dtype)
+    return (out, lse) if return_lse else out

@@ -14,15 +14,15 @@ class Tiles(NamedTuple):
     """Consecutive tokens of one sequence each.
 
     Attributes:
-        index: int32 `[num_tiles, 4]`: the sequence (a row of the block tables), the first token, how
-            many tokens, the position of the first. Unused tiles have no token.
+        table: int32 `[num_tiles, 4]`: the sequence (a row of the block tables), the first token,
+            how many tokens, the position of the first. Unused tiles have no token.
         first_key: int32 `[1]`, the position from which on keys are looked at.
         per_tile: most tokens of a tile; static.
         causal: whether a token sees positions up to its own, or all those up to `first position` of
             the tile; static.
     """
 
-    index: Array
+    table: Array
     first_key: Array
     per_tile: int
     causal: bool = True
@@ -30,7 +30,7 @@ class Tiles(NamedTuple):
     def tokens(self) -> Array:
         """The token of each place in the tiles, int32 `[num_tiles * per_tile]`, -1 for none."""
         place = jnp.arange(self.per_tile)
-        first, count = self.index[:, 1, None], self.index[:, 2, None]
+        first, count = self.table[:, 1, None], self.table[:, 2, None]
         return jnp.where(place < count, first + place, -1).reshape(-1)
 
 

@@ -63,19 +63,20 @@ class Config:
         # What is in flight must fit shared memory: keys and values of each stage.
         keys = max(16, min(128, 8192 // head_dim) // (2 if wide else 1))
         rows = max(16, padded(call.group))
+        programs = min(call.num_tokens, call.num_seqs) * call.num_kv_heads
         return cls(
-            decode=Tile(rows, keys, splits=cls._splits(call), num_warps=4, num_stages=3),
+            decode=Tile(rows, keys, splits_for(programs, call), num_warps=4, num_stages=3),
             prefill=Tile(max(rows, 32 if wide else 64), min(keys, 64), num_stages=2),
         )
 
-    @staticmethod
-    def _splits(call: Call) -> int:
-        """Enough to occupy the chip at the longest context the tables allow."""
-        programs = min(call.num_tokens, call.num_seqs) * call.num_kv_heads
-        wanted = -(-_BUSY // programs)
-        most = max(1, call.max_pages * call.page_size // _LEAST_SPLIT)
-        splits = min(wanted, most, _MOST_SPLITS)
-        return 1 << (splits.bit_length() - 1)
+
+def splits_for(programs: int, call: Call) -> int:
+    """Splits that occupy the chip at the longest context the tables allow, when there are so many
+    programs without them.
+    """
+    most = max(1, call.max_pages * call.page_size // _LEAST_SPLIT)
+    splits = min(-(-_BUSY // programs), most, _MOST_SPLITS)
+    return 1 << (splits.bit_length() - 1)
 
 
 def padded(size: int) -> int:

@@ -15,6 +15,7 @@ from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import DTYPES, EngineConfig, Limits
 from paxkv.engine.engine import Engine
 from paxkv.engine.host_memory import keep_temporaries
+from paxkv.engine.kernels import Kernels
 from paxkv.engine.plan import Planner
 from paxkv.engine.policy import Policy
 from paxkv.engine.pool_size import DeviceMemory, claim, device_bytes, host_blocks, pool_size
@@ -47,8 +48,11 @@ def assemble(
     if on_cpu:
         keep_temporaries()
     page_dtype = resolve_dtype(options.kv_cache_dtype, params["embed"].dtype)
-    layout = PageLayout.of(config, options.block_size, page_dtype, keys_by_dim=True)
     limits = _limits(config, options)
+    kernels = Kernels.choose(
+        options.attention_backend, config, limits, params["embed"].dtype, page_dtype
+    )
+    layout = PageLayout.of(config, options.block_size, page_dtype, kernels.keys_by_dim)
     policy = Policy.of(options, limits.max_model_len)
     inv_freq, factor = rope_parameters(config, limits.max_model_len)
     choose = Buckets.single if options.deterministic else Buckets.choose
@@ -62,6 +66,7 @@ def assemble(
         rope=Rope(tuple(inv_freq.tolist()), factor),
         layout=layout,
         buckets=buckets,
+        kernels=kernels,
         layers_per_program=options.layers_per_program
         or (CPU_LAYERS_PER_PROGRAM if on_cpu else config.num_layers),
         swapping=num_host_blocks > 0,

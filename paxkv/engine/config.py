@@ -11,6 +11,7 @@ from paxkv.sampling.beam_params import MAX_BEAMS, MOST_END_IDS
 
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
 PreemptionMode = Literal["recompute", "swap", "auto"]
+AttentionBackend = Literal["auto", "xla", "triton"]
 DTYPES = {"float": "float32", "half": "float16"}
 
 
@@ -45,6 +46,8 @@ class EngineConfig:
         max_num_seqs arrivals in a row.
     enable_chunked_prefill: split prompts over steps; without it a prompt is computed whole.
     enable_prefix_caching: keep full blocks of finished requests for prompts that start the same.
+    attention_backend: "auto" takes the first back end of `pallas_kernels` that covers the model on
+        this device; "xla" or "triton" insists.
     max_logprobs: most alternatives that logprobs and prompt_logprobs may ask for.
     max_beam_width: most beams of one request.
     seed: base of requests without a seed of their own.
@@ -78,6 +81,7 @@ class EngineConfig:
     length_aware: bool = False
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
+    attention_backend: AttentionBackend = "auto"
     max_logprobs: int = 20
     max_beam_width: int = 16
     seed: int = 0
@@ -122,6 +126,7 @@ class EngineConfig:
             ("dtype", get_args(Dtype)),
             ("kv_cache_dtype", get_args(Dtype)),
             ("preemption_mode", get_args(PreemptionMode)),
+            ("attention_backend", get_args(AttentionBackend)),
         ):
             if getattr(self, name) not in choices:
                 allowed = ", ".join(choices)

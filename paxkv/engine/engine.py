@@ -364,6 +364,7 @@ class Engine:
             cow_copies=memory.cow_copies,
             prefix_cache_queries=memory.prefix_queries,
             prefix_cache_hits=memory.prefix_hits,
+            attention=self.runner.programs.kernels.reason,
             compiled_programs=self.runner.compiler.names,
             compile_seconds=self.runner.compiler.seconds,
             num_steps=self.num_steps,

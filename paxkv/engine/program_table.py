@@ -16,6 +16,7 @@ from paxkv.engine import programs
 from paxkv.engine.buckets import Buckets
 from paxkv.engine.compilation import Compiler
 from paxkv.engine.config import Limits
+from paxkv.engine.kernels import Kernels
 from paxkv.engine.packing import Packing
 from paxkv.engine.plan import StepShape, shapes
 from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
@@ -44,6 +45,7 @@ class ProgramTable:
             program reads.
         group: decoder layers in one program.
         chunk_sizes: pages that one program moves to or from host memory.
+        kernels: the attention kernels in them.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ProgramTable:
         layout: PageLayout,
         num_pages: int,
         buckets: Buckets,
+        kernels: Kernels,
         layers_per_program: int,
         swapping: bool,
     ) -> None:
@@ -65,6 +68,7 @@ class ProgramTable:
         self._limits = limits
         self._rope = rope
         self._layout = layout
+        self.kernels = kernels
         self._buckets = buckets
         self.group = min(layers_per_program, config.num_layers)
         self.chunk_sizes = chunk_sizes(layout)
@@ -157,7 +161,7 @@ class ProgramTable:
                 packing=packing,
                 rope=self._rope,
                 config=self._config,
-                keys_by_dim=self._layout.keys_by_dim,
+                kernels=self.kernels,
                 all_rows=self._all_rows(shape),
             ),
             lambda: (
@@ -187,7 +191,7 @@ class ProgramTable:
     def layers(self, shape: StepShape, count: int) -> Any:
         return self.compiler.get(
             f"forward {shape.name} layers[{count}]",
-            partial(programs.layers, config=self._config, keys_by_dim=self._layout.keys_by_dim),
+            partial(programs.layers, config=self._config, kernels=self.kernels),
             lambda: (
                 self._params["layers"][:count],
                 self._pages[:count],
@@ -292,6 +296,7 @@ class ProgramTable:
             rope=self._rope,
             page_size=self._layout.block_size,
             window=self._config.sliding_window,
+            kernels=self.kernels,
         )
 
     def _hidden_rows(self, rows: int) -> jax.ShapeDtypeStruct:

@@ -7,14 +7,13 @@ static is a keyword argument, hashable, so that engines of one process share wha
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels import copy_pages, xla
+from paxkv.engine.kernels import Kernels
 from paxkv.engine.packing import Packing
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import (
@@ -53,7 +52,7 @@ class Prepared(NamedTuple):
     x: Array
     rotations: Rotations
     step: Step
-    schedule: xla.Schedule
+    schedule: Any
     copies: Copies
     draw_rows: Array
 
@@ -68,6 +67,7 @@ def prepare(
     rope: Rope,
     page_size: int,
     window: int | None,
+    kernels: Kernels,
 ) -> tuple[Prepared, Array]:
     """Unpack the plan, patch the block tables, look up tokens; returns the tables too."""
     plan = packing.unpack(buffer)
@@ -83,14 +83,7 @@ def prepare(
         query_start=plan["query_start"],
     )
     x, rotations = embed(embedding, step, rope)
-    schedule = xla.schedule(
-        step.block_tables,
-        step.kv_lens,
-        step.query_start,
-        num_tokens=x.shape[1],
-        page_size=page_size,
-        window=window,
-    )
+    schedule = kernels.schedule(step, x.shape[1], page_size, window)
     source, target = plan["copies"]
     copies = Copies(source, target, plan["num_copies"][0])
     return Prepared(x, rotations, step, schedule, copies, plan["draw_rows"]), tables
@@ -102,11 +95,12 @@ def layers(
     prepared: Prepared,
     *,
     config: ModelConfig,
-    keys_by_dim: bool,
+    kernels: Kernels,
 ) -> tuple[Array, Pages]:
     """Copy pages, then run some layers on theirs; returns the hidden states and the pages."""
     copies = prepared.copies
-    copied = tuple((copy_pages(k, *copies), copy_pages(v, *copies)) for k, v in pages)
+    copy = kernels.copy_pages
+    copied = tuple((copy(k, *copies), copy(v, *copies)) for k, v in pages)
     return run_layers(
         layers,
         copied,
@@ -114,13 +108,8 @@ def layers(
         prepared.rotations,
         prepared.step,
         config,
-        partial(xla.write_kv, keys_by_dim=keys_by_dim),
-        partial(
-            xla.ragged_paged_attention,
-            scale=config.head_dim**-0.5,
-            scheduled=prepared.schedule,
-            keys_by_dim=keys_by_dim,
-        ),
+        kernels.write_kv,
+        kernels.attention(config.head_dim, prepared.schedule),
     )
 
 
@@ -148,7 +137,7 @@ def forward(
     packing: Packing,
     rope: Rope,
     config: ModelConfig,
-    keys_by_dim: bool,
+    kernels: Kernels,
     all_rows: int,
 ) -> tuple[Array, Array, Pages, Array]:
     """The whole step as one program."""
@@ -161,8 +150,9 @@ def forward(
         rope=rope,
         page_size=pages[0][1].shape[2],
         window=config.sliding_window,
+        kernels=kernels,
     )
-    x, pages = layers(params["layers"], pages, prepared, config=config, keys_by_dim=keys_by_dim)
+    x, pages = layers(params["layers"], pages, prepared, config=config, kernels=kernels)
     drawn, everything = finish(
         params["norm"], x, prepared.draw_rows, config=config, all_rows=all_rows
     )

@@ -19,6 +19,7 @@ class EngineStats:
             the preempted sequences went to host memory.
         prefix_cache_queries, prefix_cache_hits: prompt tokens of requests admitted for the first
             time, and how many of them came from the cache.
+        attention: the back end of the attention kernels, and why it.
         compiled_programs: their names. compile_seconds: spent making them.
         num_steps: steps run. tokens_per_step: tokens computed in each of the last steps.
         host_seconds_per_step: mean of scheduling, planning and committing.
@@ -42,6 +43,7 @@ class EngineStats:
     cow_copies: int
     prefix_cache_queries: int
     prefix_cache_hits: int
+    attention: str
     compiled_programs: tuple[str, ...]
     compile_seconds: float
     num_steps: int

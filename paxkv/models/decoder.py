@@ -63,7 +63,7 @@ def run_layers(
     rotations: Rotations,
     step: Step,
     config: ModelConfig,
-    write: Callable[..., tuple[Array, Array]] = write_kv,
+    write: Callable[..., tuple[Array, ...]] = write_kv,
     attention: Callable[..., Any] = ragged_paged_attention,
 ) -> tuple[Array, Pages]:
     """Run `x` through consecutive layers: each writes keys and values, then attends over its pages.

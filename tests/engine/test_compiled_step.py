@@ -29,7 +29,7 @@ def whole_step(tiny: Tiny, donate: tuple[int, ...]) -> str:
         packing=runner.programs.packings[shape],
         rope=runner.programs._rope,
         config=CONFIG,
-        keys_by_dim=runner._layout.keys_by_dim,
+        kernels=runner.programs.kernels,
         all_rows=0,
     )
     buffer = jax.ShapeDtypeStruct((runner.programs.packings[shape].size,), "int32")

@@ -6,9 +6,10 @@ from functools import lru_cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import ragged_paged_attention
+from pallas_kernels import ragged_paged_attention, xla
 from pallas_kernels.lab.battery import CASES, MORE_CASES, PROPERTIES, check
 
 BACK_ENDS = ["xla", "triton"]
@@ -40,3 +41,15 @@ def test_more_against_float64(case, backend):
 @pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
 def test_property(holds, backend):
     holds(attention(backend))
+
+
+def keys_by_dim(*, q, k_pages, scale=None, **others):
+    """The XLA path with the keys as the engine lays them out on a CPU."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    turned = jnp.swapaxes(k_pages, 2, 3)
+    return xla.ragged_paged_attention(q, turned, scale=scale, keys_by_dim=True, **others)
+
+
+@pytest.mark.parametrize("case", [*CASES[:2], CASES[-2]], ids=lambda case: case.name)
+def test_keys_by_dim_are_the_same_keys(case):
+    check(jax.jit(keys_by_dim, static_argnames=("scale", "window", "softcap", "return_lse")), case)

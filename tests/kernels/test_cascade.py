@@ -14,7 +14,12 @@ from pallas_kernels import cascade_attention
 from pallas_kernels.lab.battery import Case, build
 
 DECODE = Case(
-    "decode", ((1, 65), (1, 90), (0, 0), (1, 70), (1, 81)), padding=1, shared=64, heads=9, kv_heads=3
+    "decode",
+    ((1, 65), (1, 90), (0, 0), (1, 70), (1, 81)),
+    padding=1,
+    shared=64,
+    heads=9,
+    kv_heads=3,
 )
 MIXED = Case("mixed", ((1, 65), (6, 70), (0, 0), (19, 90), (1, 65)), padding=3, shared=64)
 

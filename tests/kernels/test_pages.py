@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import copy_pages, write_kv
+from pallas_kernels import copy_pages, write_kv, xla
 
 BACK_ENDS = pytest.mark.parametrize("backend", ["xla", "triton"])
 PAGES, HEADS, SIZE, DIM = 6, 3, 4, 24
@@ -29,6 +29,18 @@ def test_writing_touches_its_slots_only(backend):
             want[slot // SIZE, :, slot % SIZE] = new[token]
         np.testing.assert_array_equal(after[1:], want[1:])
         assert np.isfinite(after[0]).all()
+
+
+def test_keys_written_by_dim_are_the_same_keys():
+    random = np.random.default_rng(0)
+    pages = random.normal(size=(2, PAGES, HEADS, SIZE, DIM)).astype(np.float32)
+    k, v = random.normal(size=(2, 3, HEADS, DIM)).astype(np.float32)
+    slots = np.array([21, 4, 7], np.int32)
+    want = write_kv(*(jnp.asarray(x) for x in pages), k, v, slots)
+    turned = jnp.asarray(np.swapaxes(pages[0], 2, 3))
+    got = xla.write_kv(turned, jnp.asarray(pages[1]), k, v, slots, keys_by_dim=True)
+    np.testing.assert_array_equal(np.swapaxes(got[0], 2, 3), want[0])
+    np.testing.assert_array_equal(got[1], want[1])
 
 
 @BACK_ENDS

@@ -1,0 +1,218 @@
+"""Compile the kernels for GPUs that are not there, and tabulate what the compiler made of each.
+
+Needs the CUDA plugin of jax, `ptxas` and `cuobjdump`; `benchmarks/offline_compile.sh` sets all of
+it up. Shows that a kernel compiles, its registers, spills, shared memory and instructions. Shows
+nothing about execution, races or speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pallas_kernels.lab.programs import Program, programs
+
+TARGETS = Path(__file__).parent / "targets"
+ARCHITECTURES = {"h200": "sm_90a", "h100": "sm_90a", "a100": "sm_80"}
+KERNELS = ("paged_attention", "merge_splits", "write_kv", "copy_pages")
+# SASS instructions, by what they show.
+INSTRUCTIONS = {"wgmma": r"\bHGMMA\b", "mma": r"\bHMMA\b", "async_copy": r"\bLDGSTS\b"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel of one program on one target.
+
+    registers: per thread. spills: bytes stored and loaded. shared_memory: bytes per program.
+    occupancy: warps that fit a multiprocessor, of the most it holds.
+    """
+
+    target: str
+    program: str
+    kernel: str
+    grid: str
+    threads: int
+    registers: int
+    spills: int
+    shared_memory: int
+    occupancy: float
+    wgmma: int
+    mma: int
+    async_copy: int
+    seconds: float
+
+    def faults(self) -> list[str]:
+        """What should not be."""
+        found = []
+        if self.spills:
+            found.append(f"{self.spills} bytes of spills")
+        if self.kernel.startswith("paged_attention") and not (self.wgmma or self.mma):
+            found.append("no tensor-core instruction")
+        if self.kernel.startswith("paged_attention") and not self.async_copy:
+            found.append("no asynchronous copy")
+        return found
+
+
+def compile_for(target: str, program: Program, dump: Path) -> list[Row]:
+    """Compile one program ahead of time; XLA must have been told to dump PTX to `dump`."""
+    description = (TARGETS / f"{target}.txtpb").read_text()
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=description, topology="1x1x1"
+    )
+    sharding = NamedSharding(topologies.make_mesh(topology, (1,), ("x",)), PartitionSpec())
+    kind = topology.devices[0].device_kind
+    device = jax.sharding.AbstractDevice(kind, 1, "cuda")
+    arguments = {
+        name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+        for name, x in program.arguments.items()
+    }
+    name = re.sub(r"\W+", "_", f"{target} {program.name}")
+    program.function.__name__ = name
+    donated = [x for x in ("k_pages", "v_pages", "pages") if x in arguments]
+    writes = "block_tables" not in arguments
+    start = time.perf_counter()
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
+        function = jax.jit(program.function, donate_argnames=donated if writes else ())
+        function.trace(**arguments).lower(lowering_platforms=("cuda",)).compile()
+    seconds = time.perf_counter() - start
+    (thunks,) = dump.glob(f"*.jit_{name}.thunk_sequence.txt")
+    launches = _launches(thunks.read_text())
+    rows = []
+    for ptx in sorted(dump.glob(f"*.jit_{name}.*.ptx")):
+        entry = re.search(r"\.entry (\w+)", ptx.read_text())
+        if entry is None or not entry.group(1).startswith(KERNELS):
+            continue
+        kernel = entry.group(1)
+        grid, threads, shared = launches[kernel]
+        registers, spills, sass = _assemble(ptx, ARCHITECTURES[target])
+        counts = {what: len(re.findall(regex, sass)) for what, regex in INSTRUCTIONS.items()}
+        rows.append(
+            Row(
+                target=target,
+                program=program.name,
+                kernel=kernel,
+                grid=grid,
+                threads=threads,
+                registers=registers,
+                spills=spills,
+                shared_memory=shared,
+                occupancy=_occupancy(description, registers, threads, shared),
+                seconds=round(seconds, 1),
+                **counts,
+            )
+        )
+    return rows
+
+
+def _launches(thunks: str) -> dict[str, tuple[str, int, int]]:
+    """Grid, threads and bytes of shared memory of each kernel launch."""
+    pattern = r"(\w+) grid: \[([\d, ]+)\] threads: \[(\d+)[\d, ]*\]\s+shared_memory: (\d+)"
+    return {
+        name: (grid, int(threads), int(shared))
+        for name, grid, threads, shared in re.findall(pattern, thunks)
+    }
+
+
+def _assemble(ptx: Path, architecture: str) -> tuple[int, int, str]:
+    """Registers per thread, bytes of spills, and SASS."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        told = subprocess.run(
+            ["ptxas", "-v", f"-arch={architecture}", str(ptx), "-o", cubin.name],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stderr
+        sass = subprocess.run(
+            ["cuobjdump", "-sass", cubin.name], check=True, capture_output=True, text=True
+        ).stdout
+    registers = max(int(n) for n in re.findall(r"Used (\d+) registers", told))
+    spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill", told))
+    return registers, spills, sass
+
+
+def _occupancy(description: str, registers: int, threads: int, shared: int) -> float:
+    """Warps of a multiprocessor that are in use (CUDA occupancy calculator's rules)."""
+
+    def limit(name: str) -> int:
+        found = re.search(rf"{name}: (\d+)", description)
+        assert found is not None, name
+        return int(found.group(1))
+
+    warps = threads // 32
+    # Registers are given out 256 at a time to each warp; a block of shared memory costs 1 KiB more.
+    by_registers = limit("registers_per_core_limit") // (-(-registers * 32 // 256) * 256 * warps)
+    by_shared = limit("shared_memory_per_core") // (shared + 1024)
+    by_threads = limit("threads_per_core_limit") // threads
+    return min(by_registers, by_shared, by_threads) * threads / limit("threads_per_core_limit")
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown."""
+    heads = ("target", "program", "kernel", "registers", "spills", "shared memory", "occupancy")
+    lines = [
+        "| " + " | ".join((*heads, "wgmma", "mma.sync", "async copies")) + " |",
+        "| " + " | ".join(["---"] * (len(heads) + 3)) + " |",
+    ]
+    for row in rows:
+        cells: tuple[Any, ...] = (
+            row.target,
+            row.program,
+            row.kernel,
+            row.registers,
+            row.spills,
+            row.shared_memory,
+            f"{row.occupancy:.0%}",
+            row.wgmma,
+            row.mma,
+            row.async_copy,
+        )
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Compile everything for each target, write table and JSON; 1 if something is as it should
+    not be.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dump", type=Path, required=True, help="where XLA dumps PTX")
+    parser.add_argument("--out", type=Path, required=True, help="file name without suffix")
+    parser.add_argument("--targets", nargs="+", default=["h200", "a100"], choices=ARCHITECTURES)
+    parser.add_argument("--backend", default="triton")
+    parser.add_argument("--only", default="", help="part of the names of programs")
+    args = parser.parse_args()
+    rows: list[Row] = []
+    faults = []
+    for target in args.targets:
+        for program in programs(args.backend):
+            if args.only not in program.name:
+                continue
+            if ARCHITECTURES[target] == "sm_80" and "float8" in program.name:
+                continue
+            for row in compile_for(target, program, args.dump):
+                rows.append(row)
+                faults += [f"{target}, {program.name}, {row.kernel}: {x}" for x in row.faults()]
+                print(*asdict(row).values(), flush=True)
+    text = f"jax {jax.__version__}, back end {args.backend}\n\n{table(rows)}"
+    args.out.with_suffix(".md").write_text(text)
+    args.out.with_suffix(".json").write_text(
+        json.dumps({"jax": jax.__version__, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
+    )
+    print("\n".join(faults) or "no spills; tensor cores and asynchronous copies where intended")
+    return 1 if faults or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Calls of the kernels at the sizes of real models, described but not allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.api import cascade_attention, copy_pages, ragged_paged_attention, write_kv
+
+# head_dim: (heads, key heads)
+_HEADS = {64: (9, 3), 80: (32, 32), 96: (32, 8), 128: (32, 8), 256: (16, 8)}
+_POOL_TOKENS = 1 << 18
+_CONTEXT = 8192
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function of arrays to compile, and the descriptions of its arguments."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: dict[str, jax.ShapeDtypeStruct]
+
+
+def programs(backend: str, page_sizes: tuple[int, ...] = (16, 64)) -> Iterator[Program]:
+    """Attention, writing and copying for each head size and page size, and in one-byte pages."""
+    for head_dim in _HEADS:
+        for page_size in page_sizes:
+            yield from _attention(backend, head_dim, page_size, jnp.bfloat16)
+    for page_dtype in (jnp.int8, jnp.float8_e4m3fn):
+        yield from _attention(backend, 128, 16, page_dtype)
+    yield _cascade(backend)
+    for page_dtype in (jnp.bfloat16, jnp.int8):
+        yield _write(backend, page_dtype)
+    yield _copy(backend)
+
+
+def _attention(backend: str, head_dim: int, page_size: int, page_dtype: Any) -> Iterator[Program]:
+    size = f"D{head_dim} page{page_size} {jnp.dtype(page_dtype).name}"
+    for kind, num_tokens, num_seqs in (("decode256", 256, 256), ("mixed", 2048, 8)):
+
+        def attend(**arrays: Any) -> Any:
+            return ragged_paged_attention(**arrays, backend=backend)
+
+        arguments = _arrays(num_tokens, num_seqs, head_dim, page_size, page_dtype)
+        yield Program(f"{kind} {size}", attend, arguments)
+
+
+def _cascade(backend: str) -> Program:
+    arguments = _arrays(64, 64, 128, 16, jnp.bfloat16)
+    arguments["shared_len"] = jax.ShapeDtypeStruct((), jnp.int32)
+
+    def attend(**arrays: Any) -> Any:
+        return cascade_attention(**arrays, backend=backend)
+
+    return Program("cascade D128 page16 bfloat16", attend, arguments)
+
+
+def _write(backend: str, page_dtype: Any) -> Program:
+    arrays = _arrays(256, 256, 128, 16, page_dtype)
+    arguments = {name: x for name, x in arrays.items() if "pages" in name or "scale" in name}
+    kv_heads = _HEADS[128][1]
+    for name in ("k", "v"):
+        arguments[name] = jax.ShapeDtypeStruct((256, kv_heads, 128), jnp.bfloat16)
+    arguments["slot_mapping"] = jax.ShapeDtypeStruct((256,), jnp.int32)
+
+    def write(**arrays: Any) -> Any:
+        return write_kv(**arrays, backend=backend)
+
+    return Program(f"write D128 page16 {jnp.dtype(page_dtype).name}", write, arguments)
+
+
+def _copy(backend: str) -> Program:
+    pages = _arrays(256, 256, 128, 16, jnp.bfloat16)["k_pages"]
+    index = jax.ShapeDtypeStruct((64,), jnp.int32)
+    count = jax.ShapeDtypeStruct((), jnp.int32)
+
+    def copy(**arrays: Any) -> Any:
+        return copy_pages(**arrays, backend=backend)
+
+    arguments = {"pages": pages, "source": index, "destination": index, "count": count}
+    return Program("copy D128 page16 bfloat16", copy, arguments)
+
+
+def _arrays(
+    num_tokens: int, num_seqs: int, head_dim: int, page_size: int, page_dtype: Any
+) -> dict[str, jax.ShapeDtypeStruct]:
+    heads, kv_heads = _HEADS[head_dim]
+    num_pages = _POOL_TOKENS // page_size
+    described = jax.ShapeDtypeStruct
+    pages = described((num_pages, kv_heads, page_size, head_dim), page_dtype)
+    arrays = {
+        "q": described((num_tokens, heads, head_dim), jnp.bfloat16),
+        "k_pages": pages,
+        "v_pages": pages,
+        "block_tables": described((num_seqs, _CONTEXT // page_size), jnp.int32),
+        "kv_lens": described((num_seqs,), jnp.int32),
+        "query_start": described((num_seqs + 1,), jnp.int32),
+    }
+    if jnp.dtype(page_dtype).itemsize == 1:
+        factors = described((num_pages, page_size, kv_heads), jnp.float32)
+        arrays |= {"k_scale": factors, "v_scale": factors}
+    return arrays

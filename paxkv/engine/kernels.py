@@ -1,0 +1,99 @@
+"""The kernels an engine runs on: which back end of `pallas_kernels`, and how its pages lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+import pallas_kernels
+from pallas_kernels import Call, choose, xla
+from paxkv.engine.config import Limits
+from paxkv.models.config import ModelConfig
+from paxkv.models.decoder import Step
+
+Array = jax.Array
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Static part of every program that touches pages.
+
+    Attributes:
+        backend: a name that `pallas_kernels` knows.
+        reason: why, and why not the others; a sentence.
+    """
+
+    backend: str = "xla"
+    reason: str = field(default="", compare=False)
+
+    @classmethod
+    def choose(
+        cls,
+        backend: str,
+        config: ModelConfig,
+        limits: Limits,
+        dtype: Any,
+        page_dtype: Any,
+    ) -> Kernels:
+        """Decide once for an engine; ValueError if the back end named does not cover the model."""
+        call = Call(
+            num_tokens=limits.max_num_batched_tokens,
+            num_seqs=limits.max_num_seqs,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            num_pages=limits.num_blocks,
+            page_size=limits.block_size,
+            max_pages=limits.max_blocks_per_seq,
+            dtype=np.dtype(dtype),
+            page_dtype=np.dtype(page_dtype),
+            window=config.sliding_window,
+        )
+        try:
+            choice = choose(backend, call)
+        except NotImplementedError as refusal:
+            raise ValueError(f"attention_backend={backend!r} cannot run this: {refusal}") from None
+        return cls(choice.backend, str(choice))
+
+    @property
+    def keys_by_dim(self) -> bool:
+        """Whether the last two axes of the key pages are exchanged, which the XLA path prefers."""
+        return self.backend == "xla"
+
+    def schedule(self, step: Step, num_tokens: int, page_size: int, window: int | None) -> Any:
+        """What is worked out once for all layers."""
+        if self.backend != "xla":
+            return ()
+        return xla.schedule(
+            step.block_tables,
+            step.kv_lens,
+            step.query_start,
+            num_tokens=num_tokens,
+            page_size=page_size,
+            window=window,
+        )
+
+    @property
+    def copy_pages(self) -> Callable[..., Array]:
+        return partial(pallas_kernels.copy_pages, backend=self.backend)
+
+    @property
+    def write_kv(self) -> Callable[..., tuple[Array, ...]]:
+        if self.backend == "xla":
+            return partial(xla.write_kv, keys_by_dim=self.keys_by_dim)
+        return partial(pallas_kernels.write_kv, backend=self.backend)
+
+    def attention(self, head_dim: int, schedule: Any) -> Callable[..., Any]:
+        if self.backend == "xla":
+            return partial(
+                xla.ragged_paged_attention,
+                scale=head_dim**-0.5,
+                scheduled=schedule,
+                keys_by_dim=self.keys_by_dim,
+            )
+        return partial(pallas_kernels.ragged_paged_attention, backend=self.backend)

@@ -1,0 +1,56 @@
+"""The engine on the Triton kernels, in interpret mode: the same tokens as on the XLA path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paxkv.engine.config import EngineConfig
+from paxkv.sampling.params import SamplingParams
+from tests.engine.tiny import Tiny, greedy, ids
+
+# Few pages and small steps: requests are preempted, prompts come in chunks.
+TIGHT: dict[str, Any] = {
+    "num_gpu_blocks_override": 13,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 16,
+    "max_model_len": 64,
+    "deterministic": True,
+}
+
+
+def answers(backend: str) -> tuple[list[list[list[int]]], Any]:
+    """Token ids of every sequence of every request, and the engine's figures."""
+    tiny = Tiny(attention_backend=backend, **TIGHT)
+    common = ids(9)
+    prompts = [common + ids(length, salt=length) for length in (1, 4, 7, 11)]
+    prompts += [ids(13, salt=1), ids(3, salt=2)]
+    fork = SamplingParams(n=2, temperature=0.8, seed=5, max_tokens=6, ignore_eos=True)
+    each: list[SamplingParams] = [greedy(10)] * 5 + [fork]
+    first = tiny.generate(prompts, each)
+    again = tiny.generate(prompts[:2], greedy(3))
+    found = [[list(o.token_ids) for o in output.outputs] for output in first + again]
+    return found, tiny.engine.stats()
+
+
+def test_triton_gives_the_tokens_of_the_xla_path() -> None:
+    want, _ = answers("xla")
+    got, stats = answers("triton")
+    assert got == want
+    assert stats.attention.startswith("triton (asked for by name")
+    assert stats.preemptions > 0
+    assert stats.cow_copies > 0
+    assert stats.prefix_cache_hits > 0
+
+
+def test_what_was_chosen_and_why_is_told() -> None:
+    stats = Tiny().engine.stats()
+    assert stats.attention == (
+        "xla (the first that covers the call; triton: its kernels are for NVIDIA GPUs, not for cpu)"
+    )
+
+
+def test_an_unknown_back_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="attention_backend='cuda' must be one of auto, xla, tri"):
+        EngineConfig(attention_backend="cuda")  # type: ignore[arg-type]
