@@ -113,7 +113,12 @@ def test_kr_03_steps_with_padding_write_to_nobody_elses_slots() -> None:
 
     def content() -> list[np.ndarray]:
         page, offset = np.divmod(slots, 4)
-        return [np.asarray(x)[page, :, offset] for pair in runner._pages for x in pair]
+        # Keys lie by dimension on the XLA path, values by slot.
+        return [
+            found
+            for keys, values in runner._pages
+            for found in (np.asarray(keys)[page, :, :, offset], np.asarray(values)[page, :, offset])
+        ]
 
     before = content()
     tiny.add(ids(3, salt=1), greedy(9))
