@@ -111,6 +111,10 @@ class Runner:
         state = [*self._pages, self._tables, self._last_tokens, self._counts]
         return not any(x.is_deleted() for x in jax.tree.leaves(state))
 
+    def wait(self) -> None:
+        """Until the device has done everything launched so far."""
+        jax.block_until_ready([*self._pages, self._tables, self._last_tokens, self._counts])
+
     def compile_all(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Compile every program of every bucket; `progress(done, in all)` after each."""
         jobs = list(self.programs.jobs())

@@ -13,6 +13,7 @@ from paxkv.bench.paging.trace import SHAREGPT, Lengths, Mix, Trace, read_trace
 
 ALLOCATIONS = ("contiguous", "paged")
 RESERVATIONS = 4
+TURN = 12
 # ShareGPT's mix, a quarter as long, so that a CPU runs it in a minute.
 SHORT = Mix("short ShareGPT-like", SHAREGPT.mean_prompt / 4, SHAREGPT.mean_output / 4)
 
@@ -31,10 +32,10 @@ class RealJob:
 
     model: str
     trace: str = "synthetic"
-    num_requests: int = 64
-    max_model_len: int = 512
+    num_requests: int = 96
+    max_model_len: int = 1024
     block_size: int = 16
-    max_num_seqs: int = 32
+    max_num_seqs: int = 64
     spread: float = 1.0
     seed: int = 0
 
@@ -67,16 +68,19 @@ class RealRun:
 def run_real(job: RealJob, engine_arguments: dict[str, Any] | None = None) -> dict[str, Any]:
     """Figures of both engines and their ratios, as values of JSON.
 
+    The engines take turns of a few steps, whichever has less of its work done, so that whatever
+    else the machine does disturbs both alike.
+
     engine_arguments: more options for both.
     """
     trace = job.lengths()
-    runs, answers = {}, {}
-    for allocation in ALLOCATIONS:
-        runs[allocation], answers[allocation] = _run(
-            job, trace.requests, allocation, engine_arguments or {}
-        )
-    contiguous, paged = (runs[allocation] for allocation in ALLOCATIONS)
-    same = [a == b for a, b in zip(*answers.values())]
+    sides = [
+        Side(job, trace.requests, allocation, engine_arguments or {}) for allocation in ALLOCATIONS
+    ]
+    while any(side.engine.has_work for side in sides):
+        min((side for side in sides if side.engine.has_work), key=lambda side: side.done).advance()
+    contiguous, paged = runs = [side.run() for side in sides]
+    same = [a == b for a, b in zip(*(side.answers() for side in sides))]
     return {
         "job": asdict(job),
         "trace": {
@@ -86,7 +90,7 @@ def run_real(job: RealJob, engine_arguments: dict[str, Any] | None = None) -> di
             "mean_output": trace.mean_output,
         },
         "pool_slots": RESERVATIONS * job.max_model_len,
-        "engines": {name: asdict(run) for name, run in runs.items()},
+        "engines": {name: asdict(run) for name, run in zip(ALLOCATIONS, runs)},
         "ratios": {
             "held": paged.held / contiguous.held,
             "output_tokens_per_step": contiguous.steps / paged.steps,
@@ -97,52 +101,79 @@ def run_real(job: RealJob, engine_arguments: dict[str, Any] | None = None) -> di
     }
 
 
-def _run(
-    job: RealJob, requests: tuple[Lengths, ...], allocation: str, engine_arguments: dict[str, Any]
-) -> tuple[RealRun, list[list[int]]]:
-    from paxkv.engine.admission import Admitter
-    from paxkv.llm import LLM
-    from paxkv.sampling.params import SamplingParams
+class Side:
+    """One engine and its requests, which are all there before the first step."""
 
-    per_request = -(-job.max_model_len // job.block_size)
-    options: dict[str, Any] = {
-        "max_model_len": job.max_model_len,
-        "block_size": job.block_size,
-        "max_num_seqs": job.max_num_seqs,
-        "num_gpu_blocks_override": RESERVATIONS * per_request,
-        "enable_prefix_caching": False,
-        "allocation": allocation,
-    }
-    llm = LLM(job.model, skip_tokenizer_init=True, **(options | engine_arguments))
-    engine, config = llm.engine, llm.model_config
-    random = np.random.default_rng(job.seed)
-    prompts = [random.integers(0, config.vocab_size, each.prompt).tolist() for each in requests]
-    params = [
-        SamplingParams(temperature=0, max_tokens=each.output, ignore_eos=True, detokenize=False)
-        for each in requests
-    ]
-    made = Admitter(engine, config, None).requests(prompts, params)
-    scheduler = engine.scheduler
-    crowded: list[int] = []
-    most, steps = 0, engine.num_steps
-    start, cpu_start = time.perf_counter(), time.process_time()
-    for request in made:
-        engine.add(request)
-    while engine.has_work:
-        engine.step()
-        most = max(most, len(scheduler.running))
-        if scheduler.waiting:
-            crowded.append(len(scheduler.running))
-    run = RealRun(
-        seconds=time.perf_counter() - start,
-        cpu_seconds=time.process_time() - cpu_start,
-        steps=engine.num_steps - steps,
-        output_tokens=sum(each.output for each in requests),
-        preemptions=llm.stats().preemptions,
-        held=float(np.mean(crowded)) if crowded else float(most),
-        most_held=most,
-    )
-    return run, [request.sequences[0].output_token_ids for request in made]
+    def __init__(
+        self,
+        job: RealJob,
+        requests: tuple[Lengths, ...],
+        allocation: str,
+        engine_arguments: dict[str, Any],
+    ) -> None:
+        from paxkv.engine.admission import Admitter
+        from paxkv.llm import LLM
+        from paxkv.sampling.params import SamplingParams
+
+        per_request = -(-job.max_model_len // job.block_size)
+        options: dict[str, Any] = {
+            "max_model_len": job.max_model_len,
+            "block_size": job.block_size,
+            "max_num_seqs": job.max_num_seqs,
+            "num_gpu_blocks_override": RESERVATIONS * per_request,
+            "enable_prefix_caching": False,
+            "allocation": allocation,
+        }
+        llm = LLM(job.model, skip_tokenizer_init=True, **(options | engine_arguments))
+        self.engine = llm.engine
+        vocab_size = llm.model_config.vocab_size
+        random = np.random.default_rng(job.seed)
+        prompts = [random.integers(0, vocab_size, each.prompt).tolist() for each in requests]
+        params = [
+            SamplingParams(temperature=0, max_tokens=each.output, ignore_eos=True, detokenize=False)
+            for each in requests
+        ]
+        admitter = Admitter(self.engine, llm.model_config, None)
+        self._requests = admitter.requests(prompts, params)
+        for request in self._requests:
+            self.engine.add(request)
+        self._output_tokens = sum(each.output for each in requests)
+        self._seconds, self._cpu_seconds = 0.0, 0.0
+        self._crowded: list[int] = []
+        self._most = 0
+
+    @property
+    def done(self) -> float:
+        """Share of the answers' tokens that is there."""
+        return sum(map(len, self.answers())) / self._output_tokens
+
+    def answers(self) -> list[list[int]]:
+        return [request.sequences[0].output_token_ids for request in self._requests]
+
+    def advance(self) -> None:
+        """A few steps, and the time they take until the device is idle."""
+        scheduler = self.engine.scheduler
+        start, cpu_start = time.perf_counter(), time.process_time()
+        for _ in range(TURN):
+            if self.engine.has_work:
+                self.engine.step()
+                self._most = max(self._most, len(scheduler.running))
+                if scheduler.waiting:
+                    self._crowded.append(len(scheduler.running))
+        self.engine.runner.wait()
+        self._seconds += time.perf_counter() - start
+        self._cpu_seconds += time.process_time() - cpu_start
+
+    def run(self) -> RealRun:
+        return RealRun(
+            seconds=self._seconds,
+            cpu_seconds=self._cpu_seconds,
+            steps=self.engine.num_steps,
+            output_tokens=self._output_tokens,
+            preemptions=self.engine.stats().preemptions,
+            held=float(np.mean(self._crowded or [self._most])),
+            most_held=self._most,
+        )
 
 
 def real_table(report: dict[str, Any]) -> FigureTable:
