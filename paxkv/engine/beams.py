@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Float32Array = NDArray[np.float32]
+Candidate = tuple[int, int, float]
+"""Place of the parent, token, and the sum of log-probabilities with it."""
 
 
 @dataclass(frozen=True)
@@ -85,57 +87,57 @@ class BeamSearch:
             parent keeps its own place once, where it can. Beams are fewer than `width` while
             candidates are.
         """
-        columns = logprobs.shape[1]
-        totals = (self.logprobs[:, None] + logprobs).ravel()
-        order = np.argsort(-totals, kind="stable").tolist()
-        values = totals.tolist()
-        chosen = token_ids.ravel()
-        last = self.length + 1 == self._max_tokens
-        going: list[int] = []
-        ended: list[int] = []
-        for rank, place in enumerate(order):
-            enough = rank >= self.width and (last or len(going) == self.width)
-            if enough or values[place] == -np.inf:
-                break
-            if not last and int(chosen[place]) not in self._end_ids:
-                going.append(place)
-            elif rank < self.width:
-                ended.append(place)
-        self._finish(
-            [
-                ([*self.outputs[place // columns], int(chosen[place])], totals[place])
-                for place in ended
-            ]
+        columns = min(logprobs.shape[1], self.width + len(self._end_ids))
+        totals = (self.logprobs[:, None] + logprobs[:, :columns]).ravel()
+        # Every beam has each end once, so that among these are `width` that do not end.
+        order = np.argsort(-totals, kind="stable")[: self.width * (1 + len(self._end_ids))]
+        origins, places = np.divmod(order, columns)
+        candidates = zip(
+            origins.tolist(), token_ids[origins, places].tolist(), totals[order].tolist()
         )
-        going = _in_place([place // columns for place in going], going)
-        parents = [place // columns for place in going]
-        histories = [
-            self.outputs[parent] if parent == place else self.outputs[parent].copy()
-            for place, parent in enumerate(parents)
-        ]
-        for history, place in zip(histories, going):
-            history.append(int(chosen[place]))
-        self.outputs = histories
-        self.logprobs = totals[going]
+        last = self.length + 1 == self._max_tokens
+        going: list[Candidate] = []
+        ended: list[Candidate] = []
+        for rank, candidate in enumerate(candidates):
+            _, token, total = candidate
+            enough = rank >= self.width and (last or len(going) == self.width)
+            if enough or total == -np.inf:
+                break
+            if not last and token not in self._end_ids:
+                going.append(candidate)
+            elif rank < self.width:
+                ended.append(candidate)
+        self._finish([([*self.outputs[parent], token], total) for parent, token, total in ended])
+        going = _in_place(going)
+        outputs = []
+        for place, (parent, _, _) in enumerate(going):
+            output = self.outputs[parent]
+            outputs.append(output if parent == place else output.copy())
+        for output, (_, token, _) in zip(outputs, going):
+            output.append(token)
+        self.outputs = outputs
+        self.logprobs = np.array([total for _, _, total in going], np.float32)
         self.done = not going or self._is_over()
-        return parents
+        return [parent for parent, _, _ in going]
 
     def close(self) -> None:
         """End now: running beams count as finished at their present length."""
         if not self.done and self.length:
-            self._finish(list(zip(self.outputs, self.logprobs)))
+            self._finish(list(zip(self.outputs, self.logprobs.tolist())))
         self.done = True
 
-    def _finish(self, beams: list[tuple[list[int], np.float32]]) -> None:
+    def _finish(self, beams: list[tuple[list[int], float]]) -> None:
+        if not beams:
+            return
         found = [
-            Hypothesis(output, float(logprob), self._score(logprob, len(output)))
+            Hypothesis(output, logprob, self._score(logprob, len(output)))
             for output, logprob in beams
         ]
         self.finished = sorted(self.finished + found, key=lambda h: -h.score)[: self.width]
 
-    def _score(self, logprob: np.float32, length: int) -> np.float32:
+    def _score(self, logprob: float, length: int) -> np.float32:
         with np.errstate(over="ignore", divide="ignore"):
-            return logprob / np.float32(np.power(float(length), self._penalty))
+            return np.float32(logprob) / np.float32(np.power(float(length), self._penalty))
 
     def _is_over(self) -> bool:
         if len(self.finished) < self.width:
@@ -143,14 +145,15 @@ class BeamSearch:
         if self._first_are_enough:
             return True
         length = self._max_tokens if self._looks_ahead else self.length
-        return not self._score(self.logprobs.max(), length) > self.finished[-1].score
+        return not self._score(float(self.logprobs.max()), length) > self.finished[-1].score
 
 
-def _in_place(parents: list[int], beams: list[int]) -> list[int]:
+def _in_place(beams: list[Candidate]) -> list[Candidate]:
     """`beams` ordered so that the first child of each parent stands in its parent's place."""
-    placed: list[int | None] = [None] * len(parents)
+    placed: list[Candidate | None] = [None] * len(beams)
     moved = []
-    for parent, beam in zip(parents, beams):
+    for beam in beams:
+        parent = beam[0]
         if parent < len(placed) and placed[parent] is None:
             placed[parent] = beam
         else:

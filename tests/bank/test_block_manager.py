@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from paxkv.memory import BlockManager
@@ -48,6 +49,37 @@ def test_bm_01_abort_of_an_unknown_request_is_ignored() -> None:
     tiny.run()
     tiny.engine.abort(request.request_id)
     assert request.output().outputs[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("length, copies", [(8, 0), (9, 3), (10, 3), (11, 3)])
+def test_children_store_the_prompt_once_and_copy_its_tail_on_write(
+    length: int, copies: int
+) -> None:
+    tiny = small()
+    memory = tiny.engine.block_manager
+    taken: list[int] = []
+    take_copies = memory.take_copies
+
+    def noted() -> tuple[np.ndarray, np.ndarray]:
+        sources, targets = take_copies()
+        taken.append(len(targets))
+        return sources, targets
+
+    memory.take_copies = noted  # type: ignore[method-assign]
+    tiny.add(ids(length), greedy(12, n=4))
+    tiny.engine.step()
+    stats = tiny.engine.stats()
+    assert (stats.running, stats.cow_copies) == (4, 0)
+    assert stats.used_blocks == stats.shared_blocks == -(-length // 4)
+    tiny.engine.step()
+    stats = tiny.engine.stats()
+    # The last of the four writes into the tail itself.
+    assert stats.cow_copies == copies
+    assert (stats.used_blocks, stats.shared_blocks) == (length // 4 + 4, length // 4)
+    assert taken == [0, copies], "copies of a step are one operation"
+    tiny.run()
+    assert tiny.engine.stats().cow_copies == copies
+    assert_idle(tiny)
 
 
 def test_bm_02_admission_is_all_or_nothing() -> None:

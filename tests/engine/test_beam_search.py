@@ -131,10 +131,16 @@ def alone() -> list[RequestOutput]:
 
 @pytest.mark.parametrize("blocks, preempts", [(200, False), (TIGHT, True)])
 @pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("host_blocks", [0, 20])
 def test_a_mixed_batch_gives_what_each_gives_alone(
-    alone: list[RequestOutput], blocks: int, preempts: bool, caching: bool
+    alone: list[RequestOutput], blocks: int, preempts: bool, caching: bool, host_blocks: int
 ) -> None:
-    engine = beam_engine(num_gpu_blocks_override=blocks, enable_prefix_caching=caching)
+    engine = beam_engine(
+        num_gpu_blocks_override=blocks,
+        enable_prefix_caching=caching,
+        num_cpu_blocks_override=host_blocks or None,
+        preemption_mode="swap" if host_blocks else "recompute",
+    )
     requests = [engine.add(prompt, params) for prompt, params in MIX]
     engine.run()
     searches = [request for request in requests if request.search is not None]

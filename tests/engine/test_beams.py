@@ -124,6 +124,21 @@ def test_when_a_search_with_all_beams_finished_is_over(
     assert search.done is over
 
 
+def test_a_penalty_that_favours_short_beams_looks_no_further_ahead() -> None:
+    """The best that runs, -1.6 after two tokens, beats the worst that ended, -1.7 after two; after
+    twenty it would not."""
+    search = BeamSearch(2, 20, end_ids={END}, length_penalty=-1.0, early_stopping="never")
+    search.step(*candidates([(1, -1.5), (END, -1.6), (2, -2.0)]))
+    search.step(
+        *candidates(
+            [(1, -0.1), (END, -0.2), (2, -3.0)],
+            [(1, -3.0), (2, -4.0), (3, -5.0)],
+        )
+    )
+    assert [float(beam.score) for beam in search.finished] == pytest.approx([-1.6, -3.4])
+    assert not search.done
+
+
 def test_a_parent_keeps_its_place_and_all_histories_are_apart() -> None:
     search = BeamSearch(3, 9)
     assert search.step(*candidates([(1, -1.0), (2, -1.1), (3, -1.2)])) == [0, 0, 0]

@@ -113,6 +113,7 @@ class MemoryDriver:
             (4, self.continue_prefill),
             (6, self.fork),
             (3, self.reorder),
+            (2, self.fork_blocks),
             (4, self.end),
             (2, self.preempt),
             (10, self.step),
@@ -313,6 +314,28 @@ class MemoryDriver:
             assert self.bm.snapshot() == before
             return
         self.became([source] * count, targets.tolist())
+
+    def fork_blocks(self) -> None:
+        """A row that shares some full blocks and computes the rest itself, like a beam that comes
+        back after preemption."""
+        size = self.bm.block_size
+        rows = self.rows(lambda s: s.computed == s.granted >= size)
+        if not rows:
+            return
+        source = self.rng.choice(rows)
+        old = self.live[source]
+        count = self.rng.randint(1, old.computed // size)
+        before = self.bm.snapshot()
+        row = self.bm.fork_blocks(source, count)
+        if row is None:
+            assert len(self.live) == len(self.bm.num_tokens)
+            assert self.bm.snapshot() == before
+            return
+        if self.exact:
+            self.model.fork_blocks(source, row, count)
+        self.live[row] = Live(
+            list(old.tokens), old.salt, old.weights, count * size, count * size, old.prompt, None
+        )
 
     def reorder(self) -> None:
         """Rows permuted, duplicated and dropped in one call, as beam search does."""

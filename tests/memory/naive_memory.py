@@ -136,6 +136,19 @@ class NaiveMemory:
             )
         self._let_go(lost)
 
+    def fork_blocks(self, source: int, row: int, count: int) -> None:
+        old = self.rows[source]
+        for page in old.pages[:count]:
+            page.refs += 1
+        self.rows[row] = Sequence(
+            old.root,
+            old.pages[:count],
+            count * self.block_size,
+            min(old.hits, count),
+            min(old.published, count),
+            old.publishes,
+        )
+
     def release(self, rows: list[int]) -> None:
         self._let_go([self.rows.pop(row) for row in rows])
 

@@ -301,6 +301,21 @@ def uncomputed_blocks_stay_published(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+@planted
+def fewer_blocks_are_as_published_as_all(patch: pytest.MonkeyPatch) -> None:
+    around(patch, Publications, "shorten", lambda right, self, row, num_blocks: None)
+
+
+@planted
+def blocks_are_shared_without_reference(patch: pytest.MonkeyPatch) -> None:
+    def wrong(right: Any, self: BlockManager, source: int, num_blocks: int) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(PagePool, "share", lambda self, pages: None)
+            return right(self, source, num_blocks)
+
+    around(patch, BlockManager, "fork_blocks", wrong)
+
+
 # Tables
 
 
