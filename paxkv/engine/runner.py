@@ -21,7 +21,7 @@ from paxkv.engine.program_table import COUNTED_TOKENS, PATCHED_CELLS, ProgramTab
 from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
 from paxkv.engine.request import Sequence
 from paxkv.engine.swapper import Swapper
-from paxkv.memory import Moves
+from paxkv.memory import NO_MOVES, Moves
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.allowed_tokens import NoTokenAllowed
 from paxkv.sampling.logit_edits import ALL_ALLOWED
@@ -179,9 +179,7 @@ class Runner:
         buffer, view = self.programs.packings[shape].empty()
         view["rows"][:] = self._limits.max_num_seqs
         view["patches"][0] = self._limits.max_num_seqs
-        nothing = np.zeros(0, np.int32)
-        moves = Moves(nothing, nothing, nothing, nothing)
-        plan = StepPlan(shape, buffer, np.zeros((3, 0), np.int32), moves)
+        plan = StepPlan(shape, buffer, np.zeros((3, 0), np.int32), NO_MOVES)
 
         def step() -> None:
             self.forward(plan)
@@ -193,12 +191,12 @@ class Runner:
     def seconds_per_page(self) -> float:
         """Time a chunk of pages to host memory and back: page 0, which holds nothing."""
         size = self.programs.chunk_sizes[-1]
-        page, nothing = np.zeros(size, np.int32), np.zeros(0, np.int32)
+        page = np.zeros(size, np.int32)
 
         def there_and_back() -> None:
-            self.move(Moves(page, page, nothing, nothing))
+            self.move(NO_MOVES._replace(out_devices=page, out_hosts=page))
             self.swapper.land(self.swapper.num_landing)
-            self.move(Moves(nothing, nothing, page, page))
+            self.move(NO_MOVES._replace(in_hosts=page, in_devices=page))
             jax.block_until_ready(self._pages)
 
         return _seconds(there_and_back) / (2 * size)

@@ -7,12 +7,13 @@ from paxkv.memory.answers import Admission, Growth, OutOfBlocks
 from paxkv.memory.contiguous import ContiguousManager
 from paxkv.memory.invariants import InvariantError
 from paxkv.memory.manager import BlockManager
-from paxkv.memory.moves import Moves
+from paxkv.memory.moves import NO_MOVES, Moves
 from paxkv.memory.prefix import HashChain, sha256_block_hash
 from paxkv.memory.stats import MemoryStats, Snapshot
 from paxkv.memory.swap import Swapped, SwapSpace, SwapStats
 
 __all__ = [
+    "NO_MOVES",
     "Admission",
     "BlockManager",
     "ContiguousManager",

@@ -26,6 +26,10 @@ class Moves(NamedTuple):
         return bool(len(self.out_devices) or len(self.in_devices))
 
 
+NOTHING = np.zeros(0, np.int32)
+NO_MOVES = Moves(NOTHING, NOTHING, NOTHING, NOTHING)
+
+
 class PendingMoves:
     """Moves collected until a step takes them."""
 
@@ -33,6 +37,9 @@ class PendingMoves:
         self._coming: Int32Array = np.zeros(num_blocks + 1, np.int32)
         self._num_coming = 0
         self._out: list[tuple[Int32Array, Int32Array]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._num_coming or self._out)
 
     def out(self, devices: Int32Array, hosts: Int32Array) -> None:
         if len(devices):
@@ -63,10 +70,11 @@ class PendingMoves:
 
     def take(self) -> Moves:
         """All of them, which are then no longer pending."""
-        empty = np.zeros(0, np.int32)
-        devices = np.concatenate([empty, *(devices for devices, _ in self._out)])
-        hosts = np.concatenate([empty, *(hosts for _, hosts in self._out)])
-        arriving = self.arriving() if self._num_coming else empty
+        if not self:
+            return NO_MOVES
+        devices = np.concatenate([NOTHING, *(devices for devices, _ in self._out)])
+        hosts = np.concatenate([NOTHING, *(hosts for _, hosts in self._out)])
+        arriving = self.arriving()
         moves = Moves(devices, hosts, self._coming[arriving], arriving)
         self.clear()
         return moves

@@ -66,7 +66,8 @@ class MemoryState:
             self._cow_copies -= self.copies.cancel(idle)
             for source in self.copies.read_from(idle).tolist():
                 idle = np.where(idle == source, self._undo_copy(source), idle)
-        self._lose(idle[~self.pool.published[idle]])
+        if self.moves or len(self.twins):
+            self._lose(idle[~self.pool.published[idle]])
         self.pool.settle(idle)
 
     def _lose(self, pages: Int32Array) -> None:

@@ -153,6 +153,9 @@ FOUND_BY_HYPOTHESIS = [
     "salt_ignored",
     "partial_block_published",
     "fork_forgets_the_device_table",
+    "half_filled_tail_shared",
+    "host_decrement_dropped",
+    "wrong_host_page",
 ]
 
 
