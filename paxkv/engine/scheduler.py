@@ -166,26 +166,34 @@ class Scheduler:
         One that would not fit into an empty cache any more (it shared pages) ends instead.
         """
         if sequence.request.search is not None:
-            self._preempt_beams(sequence.request)
+            self._preempt_beams(sequence.request, may_swap)
             return
         assert sequence.row is not None
         assert not sequence.in_flight
         if len(sequence.token_ids) > self._memory.max_tokens_per_row:
             self._outgrow(sequence)
             return
-        if may_swap and self._preemption.swaps(self._memory, sequence.row):
-            sequence.swapped = self._memory.swap.swap_out(sequence.row)
-        if sequence.swapped is None:
-            self._memory.free(sequence.row)
-            sequence.num_computed = 0
-        else:
-            self.num_swaps += 1
-        sequence.row = None
-        sequence.num_resumed += 1
+        self._put_away([sequence], may_swap)
         sequence.request.num_preemptions += 1
         self.num_preemptions += 1
-        self._leave(self.running, sequence)
-        insort(self.waiting, sequence, key=rank)
+
+    def _put_away(self, sequences: list[Sequence], may_swap: bool) -> None:
+        """Sequences of one request go from running to waiting, all to host memory or none."""
+        # A beam that has been drawn already must be drawn again, from its last token.
+        may_swap = may_swap and all(sequence.num_remaining for sequence in sequences)
+        rows = _rows(sequences)
+        if may_swap and self._preemption.swaps(self._memory, rows[0]):
+            away = self._memory.swap.swap_out_rows(rows)
+            for sequence, swapped in zip(sequences, away or ()):
+                sequence.swapped = swapped
+                sequence.row = None
+            self.num_swaps += away is not None
+        self._let_go(sequences)
+        for sequence in sequences:
+            if sequence.swapped is None:
+                sequence.num_computed = 0
+            sequence.num_resumed += 1
+            insort(self.waiting, sequence, key=rank)
 
     def drop_swapped(self) -> None:
         """Host memory is lost: everything in it is computed again."""
@@ -194,7 +202,7 @@ class Scheduler:
             sequence.num_computed = 0
         self._memory.swap.drop_all()
 
-    def _preempt_beams(self, request: Request) -> None:
+    def _preempt_beams(self, request: Request, may_swap: bool) -> None:
         """The beams of a request go together, and come back sharing the pages they share now."""
         beam_groups.set_origins(request, self._limits.block_size)
         leader = request.sequences[0]
@@ -205,14 +213,11 @@ class Scheduler:
             self._outgrow(leader)
             return
         running = [sequence for sequence in request.sequences if sequence.row is not None]
-        self._let_go(running)
+        assert not any(sequence.in_flight for sequence in running)
+        self._put_away(running, may_swap)
         for sequence in running:
-            assert not sequence.in_flight
-            sequence.num_computed = 0
-            sequence.num_resumed += 1
             sequence.candidates = None
             sequence.chain = None
-            insort(self.waiting, sequence, key=rank)
         request.num_preemptions += 1
         self.num_preemptions += 1
 
@@ -308,11 +313,12 @@ class Scheduler:
 
     def _give_pages(self, sequence: Sequence, first_chunk: int) -> Admission | None:
         """A row, and pages for what it has and for `first_chunk` tokens more; or None."""
-        if sequence.origin is not None:
-            return beam_groups.join(sequence, first_chunk, self._memory)
+        headroom = self._leaves_free(sequence)
         if sequence.swapped is not None:
             count = min(sequence.num_remaining, first_chunk)
-            return self._memory.swap.swap_in(sequence.swapped, count, headroom=self._headroom)
+            return self._memory.swap.swap_in(sequence.swapped, count, headroom=headroom)
+        if sequence.origin is not None:
+            return beam_groups.join(sequence, first_chunk, self._memory)
         request = sequence.request
         if sequence.chain is None:
             sequence.chain = self._memory.chain(salt=request.cache_salt)
@@ -320,7 +326,7 @@ class Scheduler:
             sequence.token_ids,
             chain=sequence.chain,
             first_chunk=first_chunk,
-            headroom=self._leaves_free(sequence),
+            headroom=headroom,
             use_cache=request.reads_cache,
             publish=request.leaves_cache,
             resumed=sequence.num_resumed > 0,

@@ -13,6 +13,7 @@ from paxkv.memory.moves import Moves, PendingMoves
 from paxkv.memory.pool import PagePool
 from paxkv.memory.publication import Suspended
 from paxkv.memory.state import MemoryState
+from paxkv.memory.tables import Rows
 from paxkv.memory.twins import Twins
 
 
@@ -112,6 +113,14 @@ class SwapSpace:
         self._held[id(swapped)] = swapped
         self._state.end(row)
         return swapped
+
+    def swap_out_rows(self, rows: Rows) -> list[Swapped] | None:
+        """`swap_out` of all `rows`, or of none if host pages run out."""
+        pages = np.unique(self._tables.flat(self._tables.require_live(rows))[0])
+        if np.count_nonzero(self._twins.host_of[pages] == 0) > self._pool.num_free:
+            return None
+        away = [self.swap_out(row) for row in np.asarray(rows).tolist()]
+        return [swapped for swapped in away if swapped is not None] or None
 
     def swap_in(self, swapped: Swapped, num_tokens: int, *, headroom: int = 0) -> Admission | None:
         """Give a swapped sequence a row and its pages back, and `num_tokens` slots more.

@@ -31,7 +31,15 @@ def test_random_traffic() -> None:
         done["bytes in"] += stats.swap_bytes_in
     for what in (
         *("answered", "preempted and answered", "abort", "reset", "failed"),
-        *("computed again", "swapped", "copies", "hits", "bytes in", "aborted in host memory"),
+        *(
+            "computed again",
+            "swapped",
+            "copies",
+            "hits",
+            "bytes in",
+            "aborted in host memory",
+            "searches in host memory",
+        ),
     ):
         assert done[what], f"no {what}: the driver proves nothing about it"
 

@@ -56,8 +56,13 @@ def secretive(rng: random.Random) -> dict[str, Any]:
     return {"temperature": 0.0, "enable_prefix_caching": False}
 
 
+def searching(rng: random.Random) -> dict[str, Any]:
+    """Few and short beams: more would outgrow the pool and end early."""
+    return {"temperature": 0.0, "use_beam_search": True, "n": 2, "max_tokens": rng.randint(1, 8)}
+
+
 Kind = Callable[[random.Random], dict[str, Any]]
-KINDS: list[Kind] = [sampled, greedy, children, children, penalised, scored, secretive]
+KINDS: list[Kind] = [sampled, greedy, children, children, penalised, scored, secretive, searching]
 """What a request may ask for; add a kind here and the driver mixes it in."""
 
 
@@ -191,6 +196,8 @@ class TrafficDriver:
         rows = [sequence.row for sequence in scheduler.running]
         assert sorted(rows) == memory.live_rows.tolist()  # type: ignore[type-var]
         assert len(scheduler.swapped) == memory.swap.stats().sequences
+        searches = any(s.request.search is not None for s in scheduler.swapped)
+        self.done["searches in host memory"] += searches
 
     def ended(self, request: Request) -> None:
         ask, _ = self.live.pop(request.request_id)
@@ -201,10 +208,14 @@ class TrafficDriver:
             return
         assert answer(request) == alone(ask), (ask, request.num_preemptions)
         self.done["answered"] += 1
-        self.done["preempted and answered"] += request.num_preemptions > 0
+        preempted = request.num_preemptions > 0
+        self.done["preempted and answered"] += preempted
+        self.done["preempted searches"] += preempted and request.search is not None
 
     @staticmethod
     def assert_begins(ask: Ask, request: Request) -> None:
+        if request.search is not None:
+            return
         for (tokens, _), (whole, _) in zip(answer(request), alone(ask)):
             assert whole[: len(tokens)] == tokens
 

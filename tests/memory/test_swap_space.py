@@ -148,6 +148,23 @@ class TestSwapping:
 
 
 class TestLimits:
+    def test_several_rows_leave_together_or_not_at_all(self) -> None:
+        bm = manager(num_host_blocks=5)
+        row = start(bm, ids(10))
+        rows = [row, *bm.fork(row, 2).tolist()]  # type: ignore[union-attr]
+        bm.append_batch(rows)
+        bm.take_copies()
+        assert bm.swap.swap_out_rows(rows[:2]) is not None
+        before = bm.snapshot()
+        other = start(bm, ids(10, 1))
+        assert bm.swap.swap_out_rows([rows[2], other]) is None
+        bm.free(other)
+        assert bm.snapshot().host == before.host
+        away = bm.swap.swap_out_rows(rows[2:])
+        assert away is not None
+        assert land(bm) == 5
+        assert manager(num_host_blocks=0).swap.swap_out_rows([]) is None
+
     def test_host_pages_run_out(self) -> None:
         bm = manager(num_host_blocks=4)
         rows = [start(bm, ids(10, salt)) for salt in range(2)]
