@@ -118,8 +118,10 @@ def build(case: Case) -> Problem:
         pages_at, offsets = tables[row, position // size], position % size
         page, offset = pages_at[begin:], offsets[begin:]
         stored = []
-        for array, factor in zip(pages, factors):
-            drawn = random.normal(size=(max(0, cached - begin), case.kv_heads, dim))
+        # Keys grow, so that the largest score so far keeps changing on the way.
+        growth = np.linspace(0.5, 3, cached)[begin:, None, None]
+        for array, factor, grown in zip(pages, factors, (growth, np.ones(1))):
+            drawn = random.normal(size=(max(0, cached - begin), case.kv_heads, dim)) * grown
             if quantised:
                 scale = np.abs(drawn).max(-1) / largest(page_dtype)
                 drawn = drawn / scale[..., None]

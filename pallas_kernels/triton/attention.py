@@ -239,9 +239,7 @@ def _kernel(
         keep = jnp.exp2(top - new_top)
         total = total * keep + jnp.sum(weight, axis=1)
         if keys.v_scale is not None:
-            weight *= plgpu.load(keys.v_scale.at[page, offset, head], mask=readable, other=0.0)[
-                None
-            ]
+            weight *= _factors(keys.v_scale, page, offset, head, readable)
         kind = _value_dtype(queries.dtype, keys)
         acc = acc * keep[by_row] + _dot(weight.astype(kind), v.astype(kind))
         return new_top, total, acc
