@@ -16,7 +16,8 @@ from paxkv.engine.policy import Policy
 from paxkv.engine.preemption import Preemption
 from paxkv.engine.request import Request, Sequence
 from paxkv.engine.runner import Results, Row, Runner
-from paxkv.engine.scheduler import Schedule, Scheduler
+from paxkv.engine.schedule import Schedule
+from paxkv.engine.scheduler import Scheduler
 from paxkv.engine.stats import EngineStats
 from paxkv.memory import BlockManager
 from paxkv.outputs import token_logprobs

@@ -9,7 +9,8 @@ from typing import Any
 from paxkv.engine.config import Limits
 from paxkv.engine.policy import Policy
 from paxkv.engine.request import Request
-from paxkv.engine.scheduler import Schedule, Scheduler
+from paxkv.engine.schedule import Schedule
+from paxkv.engine.scheduler import Scheduler
 from paxkv.memory import BlockManager
 from paxkv.sampling.allowed_tokens import AllowedTokens
 from paxkv.sampling.params import SamplingParams

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from paxkv.engine.config import Limits
 from paxkv.engine.order import Order, rank
 from paxkv.engine.policy import Policy
-from paxkv.engine.scheduler import Schedule, Scheduler
+from paxkv.engine.schedule import Schedule
+from paxkv.engine.scheduler import Scheduler
 from tests.engine.scheduler_driver import Asked, Driver, limits
 
 POLICIES = st.builds(

@@ -11,7 +11,8 @@ from paxkv.bench.paging.occupancy import Occupancy
 from paxkv.bench.paging.trace import Lengths
 from paxkv.engine.config import Limits
 from paxkv.engine.request import Request
-from paxkv.engine.scheduler import Schedule, Scheduler
+from paxkv.engine.schedule import Schedule
+from paxkv.engine.scheduler import Scheduler
 from paxkv.memory import BlockManager
 from paxkv.sampling.allowed_tokens import AllowedTokens
 from paxkv.sampling.params import SamplingParams

@@ -1,0 +1,46 @@
+"""What a step computes, and for whom it draws: the scheduler's answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paxkv.engine.request import Sequence
+
+
+@dataclass(slots=True)
+class Advance:
+    """`sequence` computes `count` tokens from position `start` on."""
+
+    sequence: Sequence
+    start: int
+    count: int
+
+
+@dataclass(slots=True)
+class Draw:
+    """A token is drawn for `sequence` from the last hidden state of `advance`."""
+
+    sequence: Sequence
+    advance: int
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One step: decoding sequences first, then chunks of prompts.
+
+    time: when it was made, on the scheduler's clock.
+    num_prompts: advances that are chunks of prompts (or of what is computed again).
+    forked: (parent, child) pairs that came to be in this step.
+    started: sequences that got a row in this step.
+    """
+
+    time: float = 0.0
+    num_prompts: int = 0
+    advances: list[Advance] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+    forked: list[tuple[Sequence, Sequence]] = field(default_factory=list)
+    started: list[Sequence] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(advance.count for advance in self.advances)
