@@ -79,16 +79,8 @@ def ragged_paged_attention(
     _check_options(q, v_pages, window, softcap, sinks, k_scale, v_scale)
     call = call_of(q, v_pages, block_tables, k_scale, window, softcap, sinks, config)
     chosen = choose(backend, call)
-    options: dict[str, Any] = {
-        "scale": q.shape[-1] ** -0.5 if scale is None else scale,
-        "window": window,
-        "softcap": softcap,
-        "sinks": sinks,
-        "k_scale": k_scale,
-        "v_scale": v_scale,
-        "return_lse": return_lse,
-        "config": config,
-    }
+    options = _options(q, scale, softcap, sinks, k_scale, v_scale, return_lse, config)
+    options["window"] = window
     if chosen.backend == "xla":
         options["scheduled"] = scheduled
     return module_of(chosen.backend).ragged_paged_attention(
@@ -133,15 +125,7 @@ def cascade_attention(
     _check_options(q, v_pages, None, softcap, sinks, k_scale, v_scale)
     call = call_of(q, v_pages, block_tables, k_scale, None, softcap, sinks, config)
     chosen = choose(backend, call)
-    options: dict[str, Any] = {
-        "scale": q.shape[-1] ** -0.5 if scale is None else scale,
-        "softcap": softcap,
-        "sinks": sinks,
-        "k_scale": k_scale,
-        "v_scale": v_scale,
-        "return_lse": return_lse,
-        "config": config,
-    }
+    options = _options(q, scale, softcap, sinks, k_scale, v_scale, return_lse, config)
     module = module_of(chosen.backend)
     if chosen.backend == "xla":
         return module.ragged_paged_attention(*arrays, **options)
@@ -277,6 +261,28 @@ def _check(
             f"query_start [{num_seqs + 1}], "
             f"got {kv_lens.shape} and {query_start.shape}"
         )
+
+
+def _options(
+    q: Array,
+    scale: float | None,
+    softcap: float | None,
+    sinks: Array | None,
+    k_scale: Array | None,
+    v_scale: Array | None,
+    return_lse: bool,
+    config: Any,
+) -> dict[str, Any]:
+    """Keyword arguments that every back end takes."""
+    return {
+        "scale": q.shape[-1] ** -0.5 if scale is None else scale,
+        "softcap": softcap,
+        "sinks": sinks,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+        "return_lse": return_lse,
+        "config": config,
+    }
 
 
 def _check_options(

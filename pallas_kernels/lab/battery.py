@@ -158,7 +158,10 @@ def build(case: Case) -> Problem:
 
 def run(attend: Attend, case: Case) -> tuple[np.ndarray, np.ndarray]:
     """Output and log-sum-exp of an implementation."""
-    problem = build(case)
+    return _answer(attend, build(case))
+
+
+def _answer(attend: Attend, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     arrays = {name: jnp.asarray(x) for name, x in problem.arguments.items()}
     out, lse = attend(**arrays, **problem.options, return_lse=True)
     assert out.dtype == problem.arguments["q"].dtype, out.dtype
@@ -169,7 +172,7 @@ def run(attend: Attend, case: Case) -> tuple[np.ndarray, np.ndarray]:
 def check(attend: Attend, case: Case) -> None:
     """Compare with the oracle; AssertionError says how far off."""
     problem = build(case)
-    out, lse = run(attend, case)
+    out, lse = _answer(attend, problem)
     relative, absolute = _TOLERANCE[case.dtype]
     np.testing.assert_allclose(
         out, problem.out, rtol=relative, atol=absolute, err_msg=f"output of {case.name!r}"

@@ -16,8 +16,6 @@ from paxkv.bench.measurement import Measurement
 from paxkv.bench.report import build_report, print_report
 from paxkv.bench.workload import read_workload
 
-ENGINES = ("paxkv", "hf_generate", "hf_continuous")
-
 
 @dataclass(frozen=True)
 class ThroughputJob:

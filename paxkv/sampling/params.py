@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from paxkv.sampling import checks
@@ -206,14 +206,6 @@ class SamplingParams:
             or self.frequency_penalty != 0.0
             or self.repetition_penalty != 1.0
         )
-
-    def changed(self) -> dict[str, object]:
-        """The fields that differ from their defaults, for logs."""
-        return {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if getattr(self, f.name) not in (f.default, ())
-        }
 
 
 def _penalty(name: str, value: object) -> float:

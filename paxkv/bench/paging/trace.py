@@ -72,7 +72,6 @@ class Mix:
 # Means of section 6.1 and figure 11 of the PagedAttention paper (Kwon et al., SOSP 2023).
 SHAREGPT = Mix("ShareGPT-like", 161, 338)
 ALPACA = Mix("Alpaca-like", 19, 58)
-MIXES = {"sharegpt": SHAREGPT, "alpaca": ALPACA}
 
 
 def read_trace(path: str | Path, max_model_len: int) -> Trace:
