@@ -9,8 +9,6 @@ Sequences whose KV waits in host memory are `swap`'s business (`paxkv.memory.swa
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -18,14 +16,13 @@ from paxkv.memory.answers import Admission, Growth, OutOfBlocks
 from paxkv.memory.growth import GrowthPlan, plan_growth
 from paxkv.memory.lru import Int32Array
 from paxkv.memory.prefix import BlockHash, HashChain, Identity, TokenIds, sha256_block_hash
-from paxkv.memory.printing import describe_rows, rows_as_html
 from paxkv.memory.state import MemoryState
-from paxkv.memory.stats import MemoryStats, Snapshot
 from paxkv.memory.swap import SwapSpace
 from paxkv.memory.tables import BlockTables, Rows
+from paxkv.memory.view import MemoryView
 
 
-class BlockManager:
+class BlockManager(MemoryView):
     """Pages, block tables, sharing and the prefix cache of one engine.
 
     A sequence is a row, `0 .. max_rows - 1`. Its slots are granted by `admit` and `append`;
@@ -80,67 +77,6 @@ class BlockManager:
         self.swap = SwapSpace(self._state, int(num_host_blocks))
         self._pool = self._state.pool
         self._published = self._state.published
-
-    # Looking at it
-
-    @property
-    def tables(self) -> Int32Array:
-        """`[max_rows, max_blocks_per_row]` int32; cells past a row's last page are stale."""
-        return self._tables.pages
-
-    @property
-    def num_tokens(self) -> Int32Array:
-        """`[max_rows]` int32, slots granted to each row; 0 where no sequence lives."""
-        return self._tables.num_tokens
-
-    @property
-    def references(self) -> Int32Array:
-        """`[num_blocks + 1]` int32, table cells that name each page."""
-        return self._pool.refs
-
-    @property
-    def live_rows(self) -> Int32Array:
-        """Rows that hold a sequence, ascending."""
-        return np.flatnonzero(self._tables.live).astype(np.int32)
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Pages that can be given out: blank ones and cached ones nobody uses."""
-        return self._pool.num_free
-
-    @property
-    def weights_version(self) -> Identity:
-        return self._weights_version
-
-    @property
-    def max_tokens_per_row(self) -> int:
-        """Tokens one sequence can hold when it has the whole pool to itself."""
-        return min(self.num_blocks, self._tables.max_columns) * self.block_size
-
-    def fits(self, num_tokens: int) -> bool:
-        """Whether a sequence of `num_tokens` fits into an empty pool."""
-        return num_tokens <= self.max_tokens_per_row
-
-    def row_pages(self, row: int) -> Int32Array:
-        """The pages of one live row, in order, `[columns]`; a copy."""
-        return self._tables.held(self._tables.require_row(row)).copy()
-
-    def slots(self, rows: ArrayLike, positions: ArrayLike) -> Int32Array:
-        """Flat slots `page * block_size + offset` of token `positions[i]` of `rows[i]`.
-
-        Raises:
-            ValueError: a position without a slot.
-        """
-        rows = np.asarray(rows, np.int32)
-        positions = np.asarray(positions, np.int32)
-        if np.any((positions < 0) | (positions >= self.num_tokens[rows])):
-            raise ValueError("positions must be 0 or more and below num_tokens of their row")
-        columns, offsets = np.divmod(positions, self.block_size)
-        return (self.tables[rows, columns] * self.block_size + offsets).astype(np.int32)
-
-    def flat_pages(self, rows: Rows) -> tuple[Int32Array, Int32Array]:
-        """The pages of `rows` one row after another, and the column each stands in."""
-        return self._tables.flat(np.asarray(rows, np.int32))
 
     # Admission
 
@@ -470,31 +406,3 @@ class BlockManager:
     def patch_all(self) -> None:
         """The device table is lost, or patches are: the next `take_patches` has everything."""
         self._tables.patch_all()
-
-    # Proof
-
-    def stats(self) -> MemoryStats:
-        """Pages now, and counters since the manager was made."""
-        return self._state.stats()
-
-    def snapshot(self) -> Snapshot:
-        """The whole state as a value; two are equal iff nothing changed in between."""
-        return replace(self._state.snapshot(), host=self.swap.snapshot())
-
-    def check_invariants(self) -> None:
-        """Raise `InvariantError` with a sentence if the state contradicts itself."""
-        self._state.check()
-        self.swap.check()
-
-    def __repr__(self) -> str:
-        return (
-            f"BlockManager({self.num_blocks} blocks of {self.block_size}, "
-            f"{self.num_free_blocks} free, {len(self._published.index)} cached, "
-            f"{len(self.live_rows)} rows live)"
-        )
-
-    def __str__(self) -> str:
-        return describe_rows(repr(self), self._tables, self._pool)
-
-    def _repr_html_(self) -> str:
-        return rows_as_html(repr(self), self._tables, self._pool)
