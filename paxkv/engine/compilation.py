@@ -1,4 +1,4 @@
-"""Compiling ahead of time, counting, and the persistent cache."""
+"""Compiling ahead of time, counting, and the persistent caches."""
 
 from __future__ import annotations
 
@@ -7,34 +7,45 @@ import time
 from collections.abc import Callable, Hashable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+
+from paxkv.engine.traces import TraceStore, trace_key, traced
 
 logger = logging.getLogger(__name__)
 
 
-_shared: dict[Hashable, Any] = {}
+class Program(NamedTuple):
+    """An executable, and the shapes of its results as a tree."""
+
+    executable: Any
+    results: Any
+
+
+_shared: dict[Hashable, Program] = {}
 
 
 class Compiler:
     """The executables of one engine, by name, and what making them cost.
 
-    seconds: spent tracing, lowering and compiling. What another engine of this process has
-    compiled already, equal in function, static arguments and shapes, is taken over.
+    seconds: spent tracing, lowering and compiling. num_traced: how many were traced here, neither
+    taken over from another engine of this process (equal in function, static arguments and shapes)
+    nor read from the disk.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._programs: dict[str, Any] = {}
+        self.num_traced = 0
+        self._programs: dict[str, Program] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._programs)
 
-    def analysis(self, name: str) -> Any:
-        """What a program takes: `temp_size_in_bytes`, `output_size_in_bytes` and so on."""
-        return self._programs[name].memory_analysis()
+    def results(self, name: str) -> Any:
+        """Shapes of what a program returns, as a tree."""
+        return self._programs[name].results
 
     def get(
         self,
@@ -49,19 +60,42 @@ class Compiler:
         """
         found = self._programs.get(name)
         if found is not None:
-            return found
+            return found.executable
         start = time.perf_counter()
-        shapes, structure = jax.tree.flatten(jax.tree.map(_shape, args()))
-        key = (function.func, tuple(function.keywords.items()), tuple(shapes), structure, donate)
+        shapes = jax.tree.map(_shape, args())
+        leaves, structure = jax.tree.flatten(shapes)
+        key = (function.func, tuple(function.keywords.items()), tuple(leaves), structure, donate)
         if key not in _shared:
-            lowered = jax.jit(function, donate_argnums=donate).lower(
-                *jax.tree.unflatten(structure, shapes)
-            )
-            _shared[key] = lowered.compile()
+            _shared[key] = self._make(function, shapes, donate)
         self._programs[name] = _shared[key]
         self.seconds += time.perf_counter() - start
         logger.debug("%s ready in %.1f s", name, time.perf_counter() - start)
-        return self._programs[name]
+        return self._programs[name].executable
+
+    def _make(self, function: partial[Any], args: Any, donate: tuple[int, ...]) -> Program:
+        call = self._kept(function, args, donate)
+        if call is None:
+            self.num_traced += 1
+            call = function
+        lowered = jax.jit(call, donate_argnums=donate).lower(*args)
+        return Program(lowered.compile(), lowered.out_info)
+
+    def _kept(self, function: partial[Any], args: Any, donate: tuple[int, ...]) -> Any:
+        """`function` as it was traced before, or is now to be kept; None if it cannot be kept."""
+        store = TraceStore.beside_compilation_cache()
+        if store is None:
+            return None
+        key = trace_key(function, args, donate)
+        exported = store.load(key)
+        if exported is None:
+            try:
+                exported = traced(function, args, donate)
+            except (NotImplementedError, ValueError) as refusal:
+                logger.debug("%s cannot be kept: %s", function.func.__name__, refusal)
+                return None
+            self.num_traced += 1
+            store.save(key, exported)
+        return exported.call
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:
@@ -69,9 +103,10 @@ def _shape(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def use_persistent_cache(directory: str | Path | None) -> None:
-    """Keep compiled programs in `directory`; one that cannot be written costs a warning only.
+    """Keep traced and compiled programs in `directory`.
 
-    Thresholds are 0, so that small programs are kept too.
+    One that cannot be written costs a warning only. Thresholds are 0, so that small programs are
+    kept too.
     """
     if directory is None:
         return

@@ -29,7 +29,7 @@ class Kernels:
     """
 
     backend: str = "xla"
-    reason: str = field(default="", compare=False)
+    reason: str = field(default="", compare=False, repr=False)
 
     @classmethod
     def choose(

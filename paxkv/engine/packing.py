@@ -31,6 +31,9 @@ class Packing:
     def __hash__(self) -> int:
         return hash(self._key)
 
+    def __repr__(self) -> str:
+        return f"Packing({dict(self._key)})"
+
     def empty(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """A zeroed buffer `[size]` int32 and writable views of it by name."""
         buffer = np.zeros(self.size, np.int32)

@@ -177,7 +177,7 @@ class ProgramTable:
     def prepare(self, shape: StepShape) -> Any:
         packing = self.packings[shape]
         return self.compiler.get(
-            f"forward {shape.name} prepare",
+            _prepare_name(shape),
             self._prepare_function(packing),
             lambda: (
                 self._params["embed"],
@@ -283,11 +283,8 @@ class ProgramTable:
         return jax.ShapeDtypeStruct((size,), np.int32)
 
     def _prepared(self, shape: StepShape) -> Any:
-        packing = self.packings[shape]
-        function = self._prepare_function(packing)
-        embed = self._params["embed"]
-        buffer = self._buffer(packing.size)
-        return jax.eval_shape(function, embed, self._tables, self._last_tokens, buffer)[0]
+        self.prepare(shape)
+        return self.compiler.results(_prepare_name(shape))[0]
 
     def _prepare_function(self, packing: Packing) -> partial[Any]:
         return partial(
@@ -310,3 +307,7 @@ class ProgramTable:
             return (self._counts, *[self._buffer(size)] * arguments)
 
         return self.compiler.get(name, partial(function), args, donate=(0,))
+
+
+def _prepare_name(shape: StepShape) -> str:
+    return f"forward {shape.name} prepare"

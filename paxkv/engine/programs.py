@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 
+from pallas_kernels.xla import Part
 from paxkv.engine.kernels import Kernels
 from paxkv.engine.packing import Packing
 from paxkv.models.config import ModelConfig
@@ -26,6 +28,7 @@ from paxkv.models.decoder import (
     normalise,
     run_layers,
 )
+from paxkv.sampling.beam_candidates import BeamCandidates
 from paxkv.sampling.logit_edits import LogitEdits
 from paxkv.sampling.logprobs import TopLogprobs, top_logprobs
 from paxkv.sampling.sample import SampleResult, sample
@@ -55,6 +58,20 @@ class Prepared(NamedTuple):
     schedule: Any
     copies: Copies
     draw_rows: Array
+
+
+# What stands in arguments or results, so that a program can be written to disk.
+for _kind in (
+    BeamCandidates,
+    Copies,
+    Part,
+    Prepared,
+    SampleResult,
+    Step,
+    TokenCounts,
+    TopLogprobs,
+):
+    export.register_namedtuple_serialization(_kind, serialized_name=f"paxkv.{_kind.__name__}")
 
 
 def prepare(

@@ -78,15 +78,15 @@ def run_layers(
     Returns:
         Hidden states `[hidden_size, num_tokens]` and the pages.
     """
-    new_pages = []
-    for layer, (k_pages, v_pages) in zip(layers, pages, strict=True):
+
+    @jax.jit  # One trace for all layers: they differ in their arrays alone.
+    def run(layer: dict[str, Array], k_pages: Array, v_pages: Array, x: Array) -> Any:
         h = _rms_norm(x, layer["attn_norm"], config.rms_norm_eps)
         qkv = _linear(layer["qkv"], h, layer.get("qkv_bias"))
         qkv = qkv.T.reshape(-1, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
         q, k, v = jnp.split(qkv, (config.num_heads, config.num_heads + config.num_kv_heads), axis=1)
         q, k = _rotate(q, rotations), _rotate(k, rotations)
         k_pages, v_pages = write(k_pages, v_pages, k, v, step.slot_mapping)
-        new_pages.append((k_pages, v_pages))
         out = attention(
             q,
             k_pages,
@@ -100,6 +100,12 @@ def run_layers(
         h = _rms_norm(x, layer["mlp_norm"], config.rms_norm_eps)
         gate, up = jnp.split(_linear(layer["gate_up"], h, layer.get("gate_up_bias")), 2)
         x = x + _linear(layer["down"], jax.nn.silu(gate) * up, layer.get("down_bias"))
+        return x, (k_pages, v_pages)
+
+    new_pages = []
+    for layer, (k_pages, v_pages) in zip(layers, pages, strict=True):
+        x, written = run(layer, k_pages, v_pages, x)
+        new_pages.append(written)
     return x, tuple(new_pages)
 
 
