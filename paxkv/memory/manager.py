@@ -374,8 +374,8 @@ class BlockManager(MemoryView):
             return np.zeros(0, np.int32)
         self._published.rewind(row, first)
         pages = self.tables[row, first:done]
-        pages = pages[self._pool.published[pages]]
-        self._state.forget(pages)
+        # A reset may have taken them out of the cache since: whoever hit them has them still.
+        self._state.forget(pages[self._pool.published[pages]])
         sharing = self._tables.rows_with(pages)
         return sharing[sharing != row]
 

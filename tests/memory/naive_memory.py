@@ -211,10 +211,11 @@ class NaiveMemory:
     def withdraw(self, row: int, num_tokens: int) -> list[int]:
         sequence = self.rows[row]
         first = max(sequence.hits, num_tokens // self.block_size)
-        taken = [page for page in sequence.pages[first : sequence.published] if page.key]
+        taken = sequence.pages[first : sequence.published]
         sequence.published = min(sequence.published, max(first, 0))
         for page in taken:
-            self._forget(page)
+            if page.key:
+                self._forget(page)
         return [
             other
             for other in sorted(self.rows)

@@ -201,6 +201,16 @@ class TestWithdrawing:
         bm.free_rows([row, sharing.row])
         assert run(bm, ids(17)) == 8
 
+    def test_those_who_hit_it_are_told_even_after_a_reset(self) -> None:
+        bm = BlockManager(32, 4)
+        row = start(bm, ids(17))
+        bm.publish(row, ids(17), 17)
+        sharing = bm.admit(ids(13))
+        assert sharing is not None
+        bm.reset_prefix_cache()
+        assert bm.withdraw(row, 0).tolist() == [sharing.row]
+        bm.check_invariants()
+
     def test_blocks_that_came_from_the_cache_stay(self) -> None:
         bm = BlockManager(32, 4)
         run(bm, ids(9))
