@@ -9,8 +9,16 @@ if TYPE_CHECKING:
     from paxkv.outputs import CompletionOutput, RequestOutput
     from paxkv.sampling.beam_params import BeamSearchParams
     from paxkv.sampling.params import SamplingParams
+    from paxkv.sampling.structured_outputs import StructuredOutputsParams
 
-__all__ = ["LLM", "BeamSearchParams", "CompletionOutput", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+]
 
 _HOMES = {
     "LLM": "paxkv.llm",
@@ -18,6 +26,7 @@ _HOMES = {
     "CompletionOutput": "paxkv.outputs",
     "RequestOutput": "paxkv.outputs",
     "SamplingParams": "paxkv.sampling.params",
+    "StructuredOutputsParams": "paxkv.sampling.structured_outputs",
 }
 
 

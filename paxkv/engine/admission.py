@@ -15,6 +15,7 @@ from paxkv.sampling.allowed_tokens import AllowedTokens, bad_word_sequences
 from paxkv.sampling.beam_params import MOST_END_IDS
 from paxkv.sampling.params import SamplingParams
 from paxkv.text.detokenizer import needs_context
+from paxkv.text.grammar import Grammar, Grammars
 from paxkv.text.stop import StopRules
 from paxkv.text.tokenizer import Tokenizer
 
@@ -94,6 +95,7 @@ class Admitter:
             vocab_size=self._config.vocab_size,
             tokenizer=self._tokenizer,
             detokenizer_context=self._needs_context,
+            grammar=self._grammar(params),
             cache_salt=cache_salt,
         )
 
@@ -169,6 +171,16 @@ class Admitter:
                 f"{limits.block_size})"
             )
         return ids
+
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        form = params.structured_outputs
+        return None if form is None else self._grammars.start(form)  # type: ignore[arg-type]
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        if self._tokenizer is None:
+            raise ValueError("structured_outputs needs a tokenizer, and this engine has none")
+        return Grammars(self._tokenizer, self._config.vocab_size, self._eos_token_ids)
 
     def _seed(self, params: SamplingParams) -> int:
         if params.seed is not None:

@@ -188,8 +188,8 @@ class Engine:
             if bad[place]:
                 self._fail(
                     sequence.request,
-                    "no token could be drawn: the model's logits were not finite, or bad_words and "
-                    "allowed_token_ids left none",
+                    "no token could be drawn: the model's logits were not finite, or bad_words, "
+                    "allowed_token_ids and structured_outputs together left none",
                 )
                 continue
             request = sequence.request
@@ -202,9 +202,8 @@ class Engine:
                 continue
             if request.wants_logprobs:
                 self._add_logprobs(sequence, results, place, tokens[place])
-            sequence.token_ids.append(tokens[place])
+            sequence.accept(tokens[place])
             self._publish(sequence)
-            sequence.decision = sequence.text.push(tokens[place])
             if sequence.decision is not None:
                 self.scheduler.finish(sequence)
             self._note(request)

@@ -11,11 +11,12 @@ import numpy as np
 from paxkv.engine.beams import BeamSearch, Hypothesis
 from paxkv.memory import HashChain, Swapped
 from paxkv.outputs import CompletionOutput, RequestOutput, TokenLogprobs
-from paxkv.sampling.allowed_tokens import AllowedTokens
+from paxkv.sampling.allowed_tokens import AllowedTokens, NoTokenAllowed
 from paxkv.sampling.keys import split_seed
 from paxkv.sampling.params import SamplingParams
 from paxkv.sampling.sampler import RowSettings, row_settings
 from paxkv.text.detokenizer import Detokenizer
+from paxkv.text.grammar import Grammar
 from paxkv.text.stop import SequenceText, StopDecision, StopRules
 from paxkv.text.tokenizer import Tokenizer
 
@@ -44,6 +45,7 @@ class Request:
     tokenizer: Tokenizer | None = None
     detokenizer_context: bool = False
     cache_salt: str | None = None
+    grammar: Grammar | None = None
     arrival: int = 0
     place: tuple[int, ...] = ()
     arrival_time: float = field(default_factory=time.monotonic)
@@ -192,6 +194,7 @@ class Sequence:
         "chain",
         "cumulative_logprob",
         "decision",
+        "grammar",
         "in_flight",
         "index",
         "logprobs",
@@ -218,6 +221,7 @@ class Sequence:
         self.candidates: tuple[np.ndarray, np.ndarray] | None = None
         self.origin: tuple[Sequence, int] | None = None
         self.decision: StopDecision | None = None
+        self.grammar = None if request.grammar is None else request.grammar.copy()
         self.cumulative_logprob = 0.0
         self.logprobs: list[TokenLogprobs] | None = None
         if request.params.logprobs is not None:
@@ -256,8 +260,35 @@ class Sequence:
         """A sibling that has computed what this one has."""
         sequence = Sequence(self.request, index, list(self.token_ids))
         sequence.num_computed = self.num_computed
+        sequence.grammar = None if self.grammar is None else self.grammar.copy()
         self.request.sequences.append(sequence)
         return sequence
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether `allowed` may ban anything."""
+        return self.grammar is not None or self.request.allowed.needed
+
+    def allowed(self) -> np.ndarray | None:
+        """Bits uint32 [ceil(V / 32)] of what may be drawn next, None for anything; all zeros if
+        nothing is left."""
+        try:
+            bits = self.request.allowed.row(self.output_token_ids)
+        except NoTokenAllowed:
+            return np.zeros(-(-self.request.vocab_size // 32), np.uint32)
+        if self.grammar is None:
+            return bits
+        following = self.grammar.allowed()
+        return following if bits is None else following & bits
+
+    def accept(self, token: int) -> None:
+        """One token more; it may end the sequence."""
+        self.token_ids.append(token)
+        self.decision = self.text.push(token)
+        if self.grammar is not None and self.decision is None:
+            self.grammar.accept(token)
+            if self.grammar.complete:
+                self.end("stop")
 
     def end(self, reason: str) -> None:
         if self.decision is None:

@@ -23,7 +23,6 @@ from paxkv.engine.request import Sequence
 from paxkv.engine.swapper import Swapper
 from paxkv.memory import NO_MOVES, Moves
 from paxkv.models.config import ModelConfig
-from paxkv.sampling.allowed_tokens import NoTokenAllowed
 from paxkv.sampling.logit_edits import ALL_ALLOWED
 from paxkv.sampling.logprobs import TopLogprobs
 from paxkv.sampling.sample import SampleResult
@@ -235,7 +234,7 @@ class Runner:
                 bias = request.params.logit_bias
                 ids[place, : len(bias)] = list(bias)
                 values[place, : len(bias)] = list(bias.values())  # type: ignore[index]
-            if request.allowed.needed or self.hooks.logits is not None:
+            if sequence.is_edited or self.hooks.logits is not None:
                 bits = self._allowed(view, place, sequence)
                 if bits is not None:
                     if allowed is None:
@@ -332,11 +331,8 @@ class Runner:
                 bits = np.zeros(-(-self._vocab_size // 32), np.uint32)
                 bits[wish // 32] = 1 << wish % 32
                 return bits
-        try:
-            return sequence.request.allowed.row(sequence.output_token_ids)
-        except NoTokenAllowed:
-            # The row comes back as bad, and its request ends alone.
-            return np.zeros(-(-self._vocab_size // 32), np.uint32)
+        # Where nothing is left the row comes back as bad, and its request ends alone.
+        return sequence.allowed()
 
     def _patch(self, patches: np.ndarray) -> None:
         for start in range(0, patches.shape[1], PATCHED_CELLS):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from paxkv.sampling import checks
+from paxkv.sampling.structured_outputs import StructuredOutputsParams
 
 GREEDY_BELOW = 1e-5
 MAX_CHILDREN = 16_384
@@ -45,6 +46,8 @@ class SamplingParams:
     use_beam_search: search with best_of (or n) beams and return the n best; temperature must be 0.
         Edits of the logits (penalties, bias, bans) change the log-probabilities of the beams.
     length_penalty, early_stopping: of a beam search, as in `BeamSearchParams`.
+    structured_outputs: the form of the answer, as `StructuredOutputsParams` or a mapping of its
+        fields. It ends with finish_reason "stop" when nothing can be added.
     """
 
     n: int = 1
@@ -75,6 +78,7 @@ class SamplingParams:
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, value in self._checked().items():
@@ -148,6 +152,7 @@ class SamplingParams:
             "use_beam_search": checks.boolean("use_beam_search", self.use_beam_search),
             "length_penalty": length_penalty(self.length_penalty),
             "early_stopping": early_stopping(self.early_stopping),
+            "structured_outputs": _structured_outputs(self.structured_outputs),
         }
 
     def _check_beams(self) -> None:
@@ -161,6 +166,7 @@ class SamplingParams:
                 ("min_p", self.min_p == 0.0, "0"),
                 ("stop", not self.stop, "empty (stop_token_ids end beams)"),
                 ("logprobs", self.logprobs is None, "None"),
+                ("structured_outputs", self.structured_outputs is None, "None"),
             )
         else:
             rules = (
@@ -229,6 +235,18 @@ def _seed(value: object) -> int | None:
         return None
     allowed = "None or an integer of 64 bits, from -2**63 to 2**64 - 1"
     return checks.integer("seed", value, -(2**63), 2**64 - 1, allowed)
+
+
+def _structured_outputs(value: object) -> StructuredOutputsParams | None:
+    if value is None or isinstance(value, StructuredOutputsParams):
+        return value
+    fields = tuple(StructuredOutputsParams.__dataclass_fields__)
+    if not isinstance(value, Mapping):
+        raise checks.refuse("structured_outputs", value, f"a mapping of one of {', '.join(fields)}")
+    unknown = [name for name in value if name not in fields]
+    if unknown:
+        raise checks.refuse("structured_outputs", unknown[0], f"one of {', '.join(fields)}")
+    return StructuredOutputsParams(**value)
 
 
 def _ids(name: str, value: object) -> tuple[int, ...]:
