@@ -61,7 +61,7 @@ class LLM:
             self.engine = assemble(params, checkpoint.config, options, compiling)
         from paxkv.engine.admission import Admitter
 
-        self._admitter = Admitter(self.engine, checkpoint.config, self._tokenizer)
+        self.admitter = Admitter(self.engine, checkpoint.config, self._tokenizer)
 
     # Generating
 
@@ -82,7 +82,7 @@ class LLM:
         """
         listed = _listed(prompts)
         chosen = SamplingParams() if sampling_params is None else sampling_params
-        return self._run(self._admitter.requests(listed, chosen), use_tqdm)
+        return self._run(self.admitter.requests(listed, chosen), use_tqdm)
 
     def beam_search(
         self,
@@ -139,7 +139,7 @@ class LLM:
                 use_beam_search is True.
         """
         params = SamplingParams() if sampling_params is None else sampling_params
-        (request,) = self._admitter.requests([prompt], params)
+        (request,) = self.admitter.requests([prompt], params)
         if request.params.use_beam_search:
             raise ValueError(
                 "use_beam_search must be False in a stream: beams are known when all have ended"

@@ -40,3 +40,19 @@ def smollm() -> Any:
         num_gpu_blocks_override=127,
         enforce_eager=True,
     )
+
+
+@pytest.fixture(scope="session")
+def tiny_server() -> Any:
+    """A running server over the tiny random model, for tests that leave nothing behind."""
+    from tests.server.tiny_server import serving
+
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def server(tiny_server: Any) -> Any:
+    """The running server, idle before and after the test."""
+    yield tiny_server
+    tiny_server.wait_idle()

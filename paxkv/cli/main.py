@@ -8,9 +8,16 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from paxkv.cli import bench, chat, generate, plan, pull
+from paxkv.cli import bench, chat, generate, plan, pull, serve
 
-COMMANDS = {"pull": pull, "generate": generate, "chat": chat, "bench": bench, "plan": plan}
+COMMANDS = {
+    "pull": pull,
+    "generate": generate,
+    "chat": chat,
+    "serve": serve,
+    "bench": bench,
+    "plan": plan,
+}
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130

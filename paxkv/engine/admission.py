@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -29,7 +30,7 @@ class Admitter:
         self._limits = engine.limits
         self._config = config
         self._tokenizer = tokenizer
-        self._made = 0
+        self._numbers = itertools.count()  # its next() is one step for other threads
 
     def requests(
         self, prompts: Sequence[Any], params: SamplingParams | Sequence[SamplingParams]
@@ -82,13 +83,13 @@ class Admitter:
         allowed = AllowedTokens(
             params, self._config.vocab_size, rules.end_ids, self._bad_words(params)
         )
-        self._made += 1
+        number = next(self._numbers)
         return Request(
-            request_id=request_id if request_id is not None else str(self._made - 1),
+            request_id=request_id if request_id is not None else str(number),
             prompt=text,
             prompt_token_ids=ids,
             params=params,
-            seed=self._seed(params),
+            seed=self._seed(params, number),
             max_tokens=max_tokens,
             rules=rules,
             allowed=allowed,
@@ -182,10 +183,10 @@ class Admitter:
             raise ValueError("structured_outputs needs a tokenizer, and this engine has none")
         return Grammars(self._tokenizer, self._config.vocab_size, self._eos_token_ids)
 
-    def _seed(self, params: SamplingParams) -> int:
+    def _seed(self, params: SamplingParams, number: int) -> int:
         if params.seed is not None:
             return params.seed
-        return (self._limits.seed + self._made) % 2**64
+        return (self._limits.seed + number + 1) % 2**64
 
     @cached_property
     def _special_tokens(self) -> dict[str, int]:

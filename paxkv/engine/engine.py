@@ -144,6 +144,7 @@ class Engine:
         for sequence in schedule.started:
             if sequence.request.first_scheduled is None:
                 sequence.request.first_scheduled = now
+                self._note(sequence.request)
         plan = self.planner.plan(schedule)
         self._off_host(self.runner.forward, plan)
         self.num_steps += 1

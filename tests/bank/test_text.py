@@ -107,7 +107,7 @@ def test_st_03_a_special_tokens_text_is_met_on_its_token(smollm: LLM, plain: Any
 
 
 def test_st_04_all_end_ids_end_and_ignore_eos_spares_the_users_own(smollm: LLM) -> None:
-    ends = sorted(smollm._admitter._eos_token_ids)
+    ends = sorted(smollm.admitter._eos_token_ids)
     assert 2 in ends
     for end in ends:
         found = forced(smollm, [50, end], greedy(9))

@@ -1,0 +1,39 @@
+"""`paxkv serve`: the OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
+
+SUMMARY = "serve a model over HTTP, with OpenAI's API"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from paxkv.cli.dataclass_flags import add_dataclass_flags
+    from paxkv.server.limits import RequestLimits
+    from paxkv.server.settings import ServerSettings
+
+    parser.usage = "paxkv serve --model MODEL [options]"
+    add_dataclass_flags(parser, ServerSettings, "server")
+    add_dataclass_flags(parser, RequestLimits, "limits of a request")
+    add_engine_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from paxkv.cli.dataclass_flags import given_values
+    from paxkv.server.limits import RequestLimits
+    from paxkv.server.settings import ServerSettings
+
+    settings = ServerSettings(**given_values(args, ServerSettings))
+    limits = RequestLimits(**given_values(args, RequestLimits))
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="INFO")
+    from paxkv.server.running import listen, serve
+
+    sockets = [listen(settings.host, settings.port)]
+    from paxkv.llm import LLM
+    from paxkv.server.app import build_app
+
+    llm = LLM(args.model, **engine_arguments(args))
+    return serve(build_app(llm, settings, limits, name=str(args.model)), sockets)

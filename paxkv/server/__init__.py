@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server: an engine in its own thread behind FastAPI."""

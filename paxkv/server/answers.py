@@ -1,0 +1,126 @@
+"""Answers: a call's result as one JSON document or as a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from fastapi import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from paxkv.outputs import RequestOutput
+from paxkv.server.bodies import GenerationBody
+from paxkv.server.call import Call
+from paxkv.server.errors import ApiError, ClientGone
+from paxkv.server.news import Piece
+from paxkv.server.service import Service
+
+T = TypeVar("T")
+
+
+class Format(Protocol):
+    """How a route puts results."""
+
+    def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]: ...
+
+    def chunks(self, piece: Piece) -> list[dict[str, Any]]: ...
+
+    def usage_chunk(self) -> dict[str, Any]: ...
+
+
+def to_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def json_response(value: Any) -> Response:
+    return Response(to_json(value), media_type="application/json")
+
+
+async def answer(
+    service: Service, http: HttpRequest, body: GenerationBody, call: Call, form: Format
+) -> Response:
+    """The response to a submitted call; the call is aborted when the client goes.
+
+    A stream begins when the engine does, so that what is refused before gets its status.
+    """
+    try:
+        if body.stream:
+            await unless_gone(http.receive, call.start())
+            limit = service.limits.max_reader_stall_seconds
+            return EventStream(call, form, usage=body.wants_usage_chunk, stall_seconds=limit)
+        requests = await unless_gone(http.receive, call.finish())
+        content = await service.work(lambda: to_json(form.whole([r.output() for r in requests])))
+    except BaseException:
+        call.close()
+        raise
+    call.close()
+    return Response(content, media_type="application/json")
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client goes (ClientGone)."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone("the client closed the connection")
+        return task.result()
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events of a call, `[DONE]` at the end. A reader that stalls is let go."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, call: Call, form: Format, *, usage: bool, stall_seconds: float) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._call = call
+        self._form = form
+        self._usage = usage
+        self._stall_seconds = stall_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await unless_gone(receive, self._tell(send))
+        except (ClientGone, TimeoutError):
+            pass
+        finally:
+            self._call.close()
+
+    async def _tell(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for event in self._events():
+            message = {"type": "http.response.body", "body": event, "more_body": True}
+            await asyncio.wait_for(send(message), self._stall_seconds)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        form = self._form
+        try:
+            async for pieces in self._call.pieces():
+                chunks = [chunk for piece in pieces for chunk in form.chunks(piece)]
+                if chunks:
+                    yield b"".join(map(event, chunks))
+            if self._usage:
+                yield event(form.usage_chunk())
+        except ApiError as error:
+            yield b"data: " + error.json().encode() + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+
+def event(value: dict[str, Any]) -> bytes:
+    return b"data: " + to_json(value) + b"\n\n"

@@ -1,0 +1,110 @@
+"""build_app: the ASGI application, from a model and settings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from paxkv.server import chat, completions, plain_generation, status, tokenization
+from paxkv.server.backlog import Backlog
+from paxkv.server.engine_loop import EngineLoop
+from paxkv.server.errors import ApiError, BadRequest, EngineFault, HttpError
+from paxkv.server.limits import RequestLimits
+from paxkv.server.service import Model, Service
+from paxkv.server.settings import ServerSettings
+
+ROUTERS = (completions, chat, plain_generation, tokenization, status)
+
+DESCRIPTION = """OpenAI's API, with vLLM's additions: every field of SamplingParams may be given.
+
+`priority`: a larger number runs first (vLLM's own order is the opposite). Fields that nobody
+knows are ignored; those that would change the answer and are not supported are refused."""
+
+
+def build_app(
+    model: Model,
+    settings: ServerSettings | None = None,
+    limits: RequestLimits | None = None,
+    *,
+    name: str = "model",
+) -> FastAPI:
+    """The application; `app.state.service` is what its routes share.
+
+    name: of the model, if the settings have none. The engine's thread starts with the
+    application and ends with it.
+    """
+    settings = settings or ServerSettings()
+    limits = limits or RequestLimits()
+    loop = EngineLoop(
+        model.engine,
+        backlog=Backlog(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+        max_queue_wait=settings.max_queue_wait,
+    )
+    names = tuple(settings.served_model_name or (name,))
+    service = Service(model, loop, settings, limits, names)
+    if settings.chat_template is not None:
+        service.need_tokenizer().set_chat_template(settings.chat_template)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        loop.start()
+        yield
+        await loop.stop()
+        service.close()
+
+    app = FastAPI(
+        title="paxkv",
+        version=version("paxkv"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.service = service
+    for module in ROUTERS:
+        app.include_router(module.routes(service))
+    app.add_exception_handler(ApiError, _tell)
+    app.add_exception_handler(RequestValidationError, _tell_invalid)
+    app.add_exception_handler(HTTPException, _tell_http)
+    app.add_exception_handler(RecursionError, _tell_nested)
+    app.add_exception_handler(Exception, _tell_fault)
+    return app
+
+
+async def _tell(http: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _tell_invalid(http: HttpRequest, error: Exception) -> Response:
+    """The first field at fault, by name and without its value."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return BadRequest("the body is not valid JSON").response()
+    where = [str(part)[:40] for part in first["loc"][1:]]
+    if not where:
+        return BadRequest(
+            "the body must be a JSON object, sent as Content-Type: application/json"
+        ).response()
+    return BadRequest(f"{'.'.join(where)}: {first['msg']}", param=where[0]).response()
+
+
+async def _tell_http(http: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return HttpError(error.status_code, str(error.detail)).response()
+
+
+async def _tell_nested(http: HttpRequest, error: Exception) -> Response:
+    return BadRequest("the body is nested too deeply").response()
+
+
+async def _tell_fault(http: HttpRequest, error: Exception) -> Response:
+    return EngineFault("an internal error; the server's log has more").response()

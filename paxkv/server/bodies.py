@@ -1,0 +1,147 @@
+"""The JSON bodies of requests: what they may hold, and what of it is refused by name."""
+
+from __future__ import annotations
+
+import logging
+import types
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema, create_model
+
+from paxkv.sampling.params import SamplingParams
+from paxkv.server.errors import BadRequest
+
+logger = logging.getLogger(__name__)
+
+# Known to clients of OpenAI or vLLM, not to this server, and changing the answer.
+UNSUPPORTED = {
+    "suffix": "text can only be continued, not filled in",
+    "prompt_embeds": "prompts are text or token ids",
+    "truncate_prompt_tokens": "cut the prompt before sending it",
+    "logits_processors": "code from requests is not run",
+    "return_tokens_as_token_ids": "tokens are shown as text",
+    "response_format": "only the type 'text' is supported",
+    "structured_outputs": "structured outputs are not supported",
+    "guided_json": "structured outputs are not supported",
+    "guided_regex": "structured outputs are not supported",
+    "guided_choice": "structured outputs are not supported",
+    "guided_grammar": "structured outputs are not supported",
+    "guided_json_object": "structured outputs are not supported",
+    "guided_whitespace_pattern": "structured outputs are not supported",
+    "functions": "calling functions is not supported",
+    "function_call": "calling functions is not supported",
+    "tools": "calling tools is not supported",
+    "tool_choice": "calling tools is not supported",
+    "audio": "only text is supported",
+    "modalities": "only text is supported",
+    "prediction": "predicted outputs are not supported",
+    "web_search_options": "searching the web is not supported",
+    "documents": "put documents into the messages",
+    "continue_final_message": "an answer always starts anew",
+    "chat_template": "only the model's own chat template, or the server's, is used",
+}
+# Values with which those fields change nothing.
+HARMLESS: dict[str, tuple[Any, ...]] = {
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none",),
+    "modalities": (["text"],),
+}
+LONGEST_SHOWN = 20
+
+
+def _json_type(hint: Any) -> Any:
+    """`hint` as something that takes any value and is documented as the type it stands for.
+
+    SamplingParams checks the values, with messages of its own.
+    """
+    if get_origin(hint) in (Union, types.UnionType):
+        options = [option for option in get_args(hint) if get_origin(option) is not Mapping]
+        if len(options) < len(get_args(hint)):
+            hint = dict[str, float] | None
+    return Annotated[Any, WithJsonSchema(TypeAdapter(hint).json_schema())]
+
+
+class Body(BaseModel):
+    """A field that is null counts as not given; one that nobody knows is ignored."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
+_definitions: dict[str, Any] = {
+    name: (_json_type(hint), None)
+    for name, hint in get_type_hints(SamplingParams).items()
+    if name in SAMPLING_FIELDS
+}
+SamplingFields: Any = create_model("SamplingFields", __base__=Body, **_definitions)
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationBody(SamplingFields):
+    """What every route that generates understands, besides all of SamplingParams.
+
+    timeout: seconds after which the request ends with status 408.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_completion_tokens: _json_type(int | None) = None  # type: ignore[valid-type]
+    cache_salt: str | None = None
+    timeout: float | None = Field(default=None, gt=0)
+    return_token_ids: bool | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        """The fields of SamplingParams that were given."""
+        given = {name: getattr(self, name) for name in SAMPLING_FIELDS}
+        given = {name: value for name, value in given.items() if value is not None}
+        if self.max_completion_tokens is not None:
+            given["max_tokens"] = self.max_completion_tokens
+        if isinstance(given.get("logit_bias"), dict):
+            given["logit_bias"] = _token_keys(given["logit_bias"])
+        return given
+
+    def refuse_unsupported(self) -> None:
+        """Raise BadRequest for a field that would change the answer, and log what is ignored."""
+        ignored = []
+        for name, value in (self.model_extra or {}).items():
+            if name not in UNSUPPORTED:
+                ignored.append(name[:LONGEST_SHOWN])
+            elif value not in (None, False, [], {}) and value not in HARMLESS.get(name, ()):
+                raise BadRequest(
+                    f"{name} is not supported: {UNSUPPORTED[name]}", param=name, code="unsupported"
+                )
+        if ignored:
+            logger.info("ignored fields: %r", ignored[:LONGEST_SHOWN])
+        options = self.stream_options
+        if options is None:
+            return
+        if not self.stream:
+            raise BadRequest("stream_options needs stream=true", param="stream_options")
+        if options.continuous_usage_stats:
+            raise BadRequest(
+                "stream_options.continuous_usage_stats is not supported: usage comes once, at the "
+                "end",
+                param="stream_options",
+                code="unsupported",
+            )
+
+    @property
+    def wants_usage_chunk(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+def _token_keys(bias: dict[str, Any]) -> dict[Any, Any]:
+    """JSON's keys are strings; those that are not integers stay, to be refused by name."""
+    return {int(key) if _is_integer(key) else key: value for key, value in bias.items()}
+
+
+def _is_integer(key: str) -> bool:
+    return key.isascii() and key.removeprefix("-").isdigit() and len(key) < 20

@@ -1,0 +1,102 @@
+"""Call: the engine requests of one HTTP call, as asyncio sees them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from paxkv.engine.request import Request
+from paxkv.server.errors import ApiError, BadRequest, EngineFault
+from paxkv.server.news import News, Piece
+
+
+class Call:
+    """Waits for its requests; whoever leaves early closes it, which aborts them.
+
+    News that nobody has read yet is kept as pieces, never more than the whole answer: a slow
+    reader costs memory up to that and delays nobody. All methods are for the event loop's thread.
+
+    streaming: whether pieces are wanted; otherwise the finished requests are all that is.
+    """
+
+    def __init__(
+        self, requests: Sequence[Request], streaming: bool, close: Callable[[Call], None]
+    ) -> None:
+        self.requests = list(requests)
+        self.streaming = streaming
+        self.started = False
+        self.unfinished = {request.request_id for request in requests}
+        self.timers: list[asyncio.TimerHandle] = []
+        self._close = close
+        self._pieces: list[Piece] = []
+        self._error: ApiError | None = None
+        self._changed = asyncio.Event()
+
+    # Told by the engine's loop
+
+    def take(self, news: News) -> None:
+        self.started = True
+        self._pieces += news.pieces
+        if news.ended is not None:
+            self.unfinished.discard(news.request.request_id)
+            if news.request.error is not None:
+                self._error = self._error or failure(news.request)
+        self._changed.set()
+
+    def fail(self, error: ApiError) -> None:
+        """End the wait for everything that is not there yet."""
+        if self.unfinished and self._error is None:
+            self._error = error
+            self._changed.set()
+
+    # For whoever answers
+
+    async def start(self) -> None:
+        """Wait until a first request has been scheduled. Raises ApiError if that cannot be."""
+        while not self.started:
+            await self._news()
+        self._check()
+
+    async def finish(self) -> list[Request]:
+        """All requests, finished. Raises ApiError if one fails."""
+        while self.unfinished:
+            await self._news()
+        self._check()
+        return self.requests
+
+    async def pieces(self) -> AsyncIterator[list[Piece]]:
+        """What is new, until all is told. Raises ApiError after what was there before it."""
+        while True:
+            new, self._pieces = self._pieces, []
+            if new:
+                yield new
+            elif self.unfinished:
+                await self._news()
+            else:
+                self._check()
+                return
+
+    async def _news(self) -> None:
+        self._check()
+        self._changed.clear()
+        await self._changed.wait()
+        if not self._pieces:
+            self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Nobody waits any more: abort what has not ended."""
+        self._close(self)
+
+
+def failure(request: Request) -> ApiError:
+    """The error of a failed request. Parameters that edit logits can leave nothing to draw."""
+    assert request.error is not None
+    params = request.params
+    edits = params.has_penalty or params.logit_bias or params.bad_words or params.allowed_token_ids
+    if edits and request.error.startswith("no token could be drawn"):
+        return BadRequest(request.error)
+    return EngineFault(request.error)

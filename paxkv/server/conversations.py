@@ -1,0 +1,89 @@
+"""From messages to token ids, through the model's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+from paxkv.sampling.checks import shown
+from paxkv.server.errors import BadRequest
+from paxkv.server.service import Service
+from paxkv.text.tokenizer import Tokenizer
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+# What the template gets anyway, or what would choose another template.
+TAKEN = {"messages", "tools", "documents", "template", "chat_template", "add_generation_prompt"}
+
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"type": "string", "enum": list(ROLES)},
+        "content": {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                        "required": ["type", "text"],
+                    },
+                },
+                {"type": "null"},
+            ]
+        },
+    },
+    "required": ["role"],
+}
+Messages = Annotated[Any, WithJsonSchema({"type": "array", "items": _MESSAGE, "minItems": 1})]
+
+
+def conversation_ids(
+    tokenizer: Tokenizer,
+    messages: Any,
+    service: Service,
+    *,
+    add_generation_prompt: bool,
+    variables: Mapping[str, Any],
+) -> list[int]:
+    """Token ids of a conversation; blocking. Raises BadRequest for what cannot be one."""
+    _check(messages, service.limits.max_messages)
+    for name in variables:
+        if name in TAKEN or name in tokenizer.special_tokens or not name.isidentifier():
+            raise BadRequest(
+                f"chat_template_kwargs must not set {shown(name)}", param="chat_template_kwargs"
+            )
+    try:
+        text = tokenizer.render_chat(messages, add_generation_prompt, **variables)
+        if len(text) > service.longest_text:
+            raise ValueError(
+                f"messages have {len(text)} characters; more than {service.longest_text} do not "
+                f"fit within max_model_len={service.max_model_len}"
+            )
+        return tokenizer.encode(text, add_special_tokens=False)
+    except ValueError as error:
+        raise BadRequest(str(error), param="messages") from None
+
+
+def _check(messages: Any, most: int) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise _wrong("messages must be a list of at least one message", messages)
+    if len(messages) > most:
+        raise BadRequest(f"messages has {len(messages)} entries; at most {most}", param="messages")
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if not isinstance(message, dict):
+            raise _wrong(f"{where} must be an object with role and content", message)
+        role = message.get("role")
+        if role not in ROLES:
+            raise _wrong(f"{where}.role must be one of {', '.join(ROLES)}", role)
+        content = message.get("content")
+        optional = role == "assistant" and (message.get("tool_calls") or message.get("refusal"))
+        if not isinstance(content, str | list) and not (content is None and optional):
+            raise _wrong(f"{where}.content must be text or a list of text parts", content)
+
+
+def _wrong(rule: str, value: Any) -> BadRequest:
+    return BadRequest(f"{rule}, got {shown(value)}", param="messages")

@@ -1,0 +1,276 @@
+"""EngineLoop: the engine in a thread of its own, and how asyncio talks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
+
+from paxkv.engine.engine import Engine
+from paxkv.engine.request import Request
+from paxkv.server.backlog import Backlog
+from paxkv.server.call import Call
+from paxkv.server.errors import ApiError, DeadlineExceeded, Overloaded, Unavailable
+from paxkv.server.news import News, Watcher
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Observer(Protocol):
+    """Counts what happens; called in the event loop's thread."""
+
+    def arrived(self, request: Request) -> None: ...
+
+    def advanced(self, news: News) -> None: ...
+
+    def aborted(self, request: Request) -> None: ...
+
+
+class EngineLoop:
+    """Steps the engine while there is work, and tells each call what the steps brought.
+
+    The engine is touched by its thread alone, between steps at the request of others; one wake-up
+    of the event loop carries the news of a step, so that HTTP work delays no step. Everything
+    else here belongs to the event loop's thread.
+
+    engine: to be stepped by nobody else from `start` on.
+    max_queue_wait: seconds a request may wait to be scheduled.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        backlog: Backlog,
+        max_queue_wait: float,
+        observer: Observer | None = None,
+    ) -> None:
+        self.backlog = backlog
+        self.observer = observer
+        self.calls: set[Call] = set()
+        self.draining = False
+        self.fault: BaseException | None = None
+        self.on_fault: Callable[[], None] = lambda: None
+        self._engine = engine
+        self._max_queue_wait = max_queue_wait
+        self._owners: dict[str, Call] = {}
+        self._waiting: set[str] = set()
+        self._questions: set[asyncio.Future] = set()
+        self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._watchers: dict[str, Watcher] = {}
+        self._running = True
+        self._busy_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; to be called within the event loop it is to report to."""
+        self._loop = asyncio.get_running_loop()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._thread.start()
+
+    # Requests
+
+    def submit(
+        self, requests: Sequence[Request], *, streaming: bool, deadline: float | None = None
+    ) -> Call:
+        """Queue the requests of a call, all or none.
+
+        deadline: seconds from now. Raises ApiError if nothing is taken now.
+        """
+        self.check()
+        self.backlog.enter(requests)
+        call = Call(requests, streaming, self._close)
+        self.calls.add(call)
+        self._idle.clear()
+        for request in requests:
+            self._owners[request.request_id] = call
+            self._waiting.add(request.request_id)
+            if self.observer is not None:
+                self.observer.arrived(request)
+        self._inbox.put(lambda: self._add(call))
+        call.timers.append(self._loop.call_later(self._max_queue_wait, self._waited, call))
+        if deadline is not None:
+            error = DeadlineExceeded(f"not finished within timeout={deadline:g} seconds")
+            call.timers.append(self._loop.call_later(deadline, call.fail, error))
+        return call
+
+    def check(self) -> None:
+        """Raise ApiError if new work would be refused."""
+        if self.fault is not None:
+            raise Unavailable("the engine has stopped", code="engine_dead")
+        if self.draining:
+            raise Unavailable("the server is shutting down", code="shutting_down", retry_after=5)
+
+    def _waited(self, call: Call) -> None:
+        waiting = [r for r in call.requests if r.request_id in self._waiting]
+        if waiting:
+            call.fail(
+                Overloaded(
+                    f"not started within max_queue_wait={self._max_queue_wait:g} seconds",
+                    code="queue_wait",
+                    retry_after=self.backlog.retry_after,
+                )
+            )
+
+    def _close(self, call: Call) -> None:
+        """Nobody waits for this call any more."""
+        if call not in self.calls:
+            return
+        self.calls.discard(call)
+        for timer in call.timers:
+            timer.cancel()
+        left = [r for r in call.requests if r.request_id in call.unfinished]
+        for request in call.requests:
+            self._owners.pop(request.request_id, None)
+        for request in left:
+            self._scheduled(request)
+            if self.observer is not None:
+                self.observer.aborted(request)
+        if left:
+            self._inbox.put(lambda: self._abort(left))
+        if not self.calls:
+            self._idle.set()
+
+    def _scheduled(self, request: Request) -> None:
+        self._waiting.discard(request.request_id)
+        self.backlog.leave(request)
+
+    def _deliver(self, news: list[News]) -> None:
+        for item in news:
+            call = self._owners.get(item.request.request_id)
+            if call is None:
+                continue
+            self._scheduled(item.request)
+            if self.observer is not None:
+                self.observer.advanced(item)
+            call.take(item)
+
+    # Looking at it
+
+    async def ask(self, function: Callable[[Engine], T]) -> T:
+        """What `function` returns, called in the engine's thread between two steps."""
+        self._check_alive()
+        answer: asyncio.Future[T] = self._loop.create_future()
+        self._questions.add(answer)
+        answer.add_done_callback(self._questions.discard)
+
+        def tell(value: T | None, error: BaseException | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(value)  # type: ignore[arg-type]
+
+        def run() -> None:
+            try:
+                value = function(self._engine)
+            except Exception as error:
+                self._post(tell, None, error)
+            else:
+                self._post(tell, value, None)
+
+        self._inbox.put(run)
+        return await answer
+
+    @property
+    def stalled_for(self) -> float:
+        """Seconds the step that runs now has been running."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _check_alive(self) -> None:
+        if self.fault is not None:
+            raise Unavailable("the engine has stopped", code="engine_dead")
+
+    # The end
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new, and let what runs end; abort what does not within `seconds`."""
+        self.draining = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        self.fail_all(Unavailable("the server was shut down", code="shutting_down"))
+
+    def fail_all(self, error: ApiError) -> None:
+        for call in list(self.calls):
+            call.fail(error)
+
+    async def stop(self) -> None:
+        """End the thread after the step it is in."""
+        self._running = False
+        self._inbox.put(lambda: None)
+        await asyncio.to_thread(self._thread.join, 10)
+
+    # The engine's thread
+
+    def _run(self) -> None:
+        try:
+            settled = True
+            while self._running:
+                self._obey(wait=settled and not self._engine.has_work)
+                if self._engine.has_work or not settled:
+                    # One step after the last request lets what is in flight land.
+                    settled = not self._engine.has_work
+                    self._step()
+        except BaseException as error:
+            logger.critical("the engine has stopped", exc_info=error)
+            self._post(self._died, error)
+
+    def _obey(self, wait: bool) -> None:
+        if wait:
+            self._inbox.get()()
+        while not self._inbox.empty():
+            self._inbox.get()()
+
+    def _step(self) -> None:
+        self._busy_since = time.monotonic()
+        changed = self._engine.step()
+        self._busy_since = None
+        now = time.monotonic()
+        news = []
+        for request in changed:
+            watcher = self._watchers.get(request.request_id)
+            if watcher is not None:
+                news.append(watcher.look(now))
+                if request.finished:
+                    del self._watchers[request.request_id]
+        if news:
+            self._post(self._deliver, news)
+
+    def _add(self, call: Call) -> None:
+        for request in call.requests:
+            watcher = Watcher(request, call.streaming)
+            try:
+                self._engine.add(request)
+            except ValueError as error:
+                request.error = str(error)
+                request.end("error")
+                self._post(self._deliver, [watcher.look(time.monotonic())])
+            else:
+                self._watchers[request.request_id] = watcher
+
+    def _abort(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._watchers.pop(request.request_id, None)
+            self._engine.abort(request.request_id)
+
+    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the event loop has been closed
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _died(self, error: BaseException) -> None:
+        self.fault = error
+        dead = Unavailable("the engine has stopped", code="engine_dead")
+        self.fail_all(dead)
+        for question in self._questions:
+            question.set_exception(dead)
+        self.on_fault()

@@ -1,0 +1,120 @@
+"""What can go wrong with a request, and OpenAI's error object for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any
+
+from starlette.responses import Response
+
+LONGEST_MESSAGE = 500
+
+
+class ApiError(Exception):
+    """An error a client is told about.
+
+    status: of HTTP. kind: the object's "type". param: the field at fault. code: for programs.
+    retry_after: seconds after which trying again makes sense.
+    """
+
+    status = 400
+    kind = "invalid_request_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message[:LONGEST_MESSAGE])
+        self.message = message[:LONGEST_MESSAGE]
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> Response:
+        headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
+        return Response(self.json(), self.status, headers, "application/json")
+
+    def json(self) -> str:
+        """ASCII, so that whatever a client sent can be told back to it."""
+        return json.dumps(self.body())
+
+
+class BadRequest(ApiError):
+    pass
+
+
+class Unauthorized(ApiError):
+    status = 401
+    kind = "authentication_error"
+
+
+class Forbidden(ApiError):
+    status = 403
+    kind = "permission_error"
+
+
+class NotFound(ApiError):
+    status = 404
+    kind = "not_found_error"
+
+
+class DeadlineExceeded(ApiError):
+    status = 408
+    kind = "timeout_error"
+
+
+class TooLarge(ApiError):
+    status = 413
+
+
+class ClientGone(ApiError):
+    """Nobody reads the answer; the status is only for the log."""
+
+    status = 499
+    kind = "client_closed_request"
+
+
+class EngineFault(ApiError):
+    status = 500
+    kind = "server_error"
+
+
+class Overloaded(ApiError):
+    status = 503
+    kind = "overloaded_error"
+
+
+class Unavailable(ApiError):
+    status = 503
+    kind = "unavailable_error"
+
+
+class HttpError(ApiError):
+    """What the framework refuses by itself: no such route, no such method."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def bad_request(error: ValueError, fields: Collection[str] = ()) -> BadRequest:
+    """The refusal of a value, naming the first of `fields` that its message mentions."""
+    message = str(error)
+    words = re.findall(r"\w+", message[:LONGEST_MESSAGE])
+    return BadRequest(message, param=next((word for word in words if word in fields), None))

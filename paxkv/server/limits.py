@@ -1,0 +1,44 @@
+"""RequestLimits: what one request may ask of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """The most of everything a client can send; each is an option of `paxkv serve`.
+
+    What the engine bounds anyway (max_model_len, max_num_seqs, max_logprobs) is not repeated here.
+
+    max_body_bytes: of a request's body.
+    max_header_bytes: of a request's line and headers.
+    max_header_seconds: until a request's headers are complete.
+    max_body_seconds: until a request's body is complete.
+    max_reader_stall_seconds: a reader that takes nothing of its stream for so long is let go.
+    max_request_seconds: a request that takes longer ends with status 408; its own `timeout` may
+        be shorter.
+    max_prompts: in one request.
+    max_messages: in one conversation.
+    max_stop_strings: in `stop`.
+    max_stop_characters: of each of them.
+    max_bad_words: in `bad_words`.
+    """
+
+    max_body_bytes: int = 4 * 1024 * 1024
+    max_header_bytes: int = 32 * 1024
+    max_header_seconds: float = 10.0
+    max_body_seconds: float = 30.0
+    max_reader_stall_seconds: float = 60.0
+    max_request_seconds: float = 3600.0
+    max_prompts: int = 1024
+    max_messages: int = 2048
+    max_stop_strings: int = 16
+    max_stop_characters: int = 256
+    max_bad_words: int = 256
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ValueError(f"{field.name}={value!r} must be a number above 0")

@@ -1,0 +1,91 @@
+"""What a step brought for a request that somebody waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paxkv.engine.request import Request
+from paxkv.outputs import TokenLogprobs
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one sequence gained. finish_reason: None unless it was the last.
+
+    request: whose it is. child: the sequence's index.
+    """
+
+    request: Request
+    child: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+@dataclass(slots=True)
+class News:
+    """What is new about a request after a step.
+
+    time: seconds of `time.monotonic`. num_tokens: drawn by all its sequences in this step.
+    ended: the finish reason, None while it runs.
+    """
+
+    request: Request
+    time: float
+    num_tokens: int
+    pieces: list[Piece] = field(default_factory=list)
+    ended: str | None = None
+
+
+class Watcher:
+    """Follows one request in the engine's thread and tells each thing once."""
+
+    def __init__(self, request: Request, streaming: bool) -> None:
+        self.request = request
+        self._streaming = streaming
+        self._sent: dict[int, int] = {}
+        self._done: set[int] = set()
+        self._num_tokens = 0
+
+    def look(self, now: float) -> News:
+        """The news since the last look."""
+        request = self.request
+        total = sum(len(s.token_ids) for s in request.sequences)
+        total -= request.num_prompt * len(request.sequences)
+        news = News(request, now, max(0, total - self._num_tokens))
+        self._num_tokens = max(total, self._num_tokens)
+        if self._streaming:
+            news.pieces = self._pieces()
+        if request.finished:
+            decision = request.sequences[0].decision
+            assert decision is not None
+            news.ended = decision.finish_reason
+        return news
+
+    def _pieces(self) -> list[Piece]:
+        pieces = []
+        for sequence in self.request.sequences:
+            index, decision = sequence.index, sequence.decision
+            sent = self._sent.get(index, self.request.num_prompt)
+            if index in self._done or (decision is None and len(sequence.token_ids) == sent):
+                continue
+            self._sent[index] = len(sequence.token_ids)
+            logprobs = sequence.logprobs
+            if logprobs is not None:
+                logprobs = logprobs[sent - self.request.num_prompt :]
+            if decision is not None:
+                self._done.add(index)
+            pieces.append(
+                Piece(
+                    self.request,
+                    index,
+                    sequence.text.take_delta(),
+                    sequence.token_ids[sent:],
+                    logprobs,
+                    decision.finish_reason if decision else None,
+                    decision.stop_reason if decision else None,
+                )
+            )
+        return pieces

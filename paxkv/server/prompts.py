@@ -1,0 +1,95 @@
+"""From the fields of a request to the engine's requests; runs in a worker thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+from paxkv.engine.request import Request
+from paxkv.sampling.checks import shown
+from paxkv.sampling.params import SamplingParams
+from paxkv.server.bodies import SAMPLING_FIELDS
+from paxkv.server.errors import BadRequest, bad_request
+from paxkv.server.limits import RequestLimits
+
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_FORMS = [{"type": "string"}, _TEXTS, _IDS, {"type": "array", "items": _IDS, "minItems": 1}]
+Prompts = Annotated[Any, WithJsonSchema({"anyOf": _FORMS})]
+FORMS = "text, a list of texts, a list of token ids, or a list of such lists"
+
+
+def sampling_params(values: Mapping[str, Any], limits: RequestLimits) -> SamplingParams:
+    """The parameters of a request. Raises BadRequest naming the field at fault."""
+    try:
+        params = SamplingParams(**values)
+    except ValueError as error:
+        raise bad_request(error, SAMPLING_FIELDS) from None
+    for name, strings, most in (
+        ("stop", params.stop or (), limits.max_stop_strings),
+        ("bad_words", params.bad_words or (), limits.max_bad_words),
+    ):
+        if len(strings) > most:
+            raise BadRequest(f"{name} has {len(strings)} entries; at most {most}", param=name)
+        longest = max(map(len, strings), default=0)
+        if longest > limits.max_stop_characters:
+            raise BadRequest(
+                f"{name} has an entry of {longest} characters; at most "
+                f"{limits.max_stop_characters}",
+                param=name,
+            )
+    return params
+
+
+def prompt_list(prompt: Any, limits: RequestLimits) -> list[str | list[int]]:
+    """One or several prompts, as several; what the ids are is checked later."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise BadRequest(f"prompt must be {FORMS}, got {shown(prompt)}", param="prompt")
+    if not isinstance(prompt[0], str | list):
+        return [prompt]
+    if len(prompt) > limits.max_prompts:
+        raise BadRequest(
+            f"prompt has {len(prompt)} entries; at most {limits.max_prompts}", param="prompt"
+        )
+    for index, entry in enumerate(prompt):
+        if not isinstance(entry, str | list):
+            raise BadRequest(f"prompt[{index}] must be {FORMS}, got {shown(entry)}", param="prompt")
+    return prompt
+
+
+def admit(
+    admitter: Any,
+    prompts: list[str | list[int]],
+    params: SamplingParams,
+    *,
+    request_id: str,
+    cache_salt: str | None,
+    longest_text: int,
+) -> list[Request]:
+    """A request for each prompt. Raises BadRequest for the first that cannot run.
+
+    longest_text: characters; a text that is longer cannot fit, and is not even tokenized.
+    """
+    requests = []
+    for index, prompt in enumerate(prompts):
+        try:
+            if isinstance(prompt, str) and len(prompt) > longest_text:
+                raise ValueError(
+                    f"the prompt has {len(prompt)} characters; more than {longest_text} do not fit "
+                    "within max_model_len"
+                )
+            form = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+            requests.append(
+                admitter.request(
+                    form, params, request_id=f"{request_id}-{index}", cache_salt=cache_salt
+                )
+            )
+        except ValueError as error:
+            named = bad_request(error, SAMPLING_FIELDS)
+            where = f"prompt[{index}]: " if len(prompts) > 1 and named.param is None else ""
+            raise BadRequest(where + str(error), param=named.param or "prompt") from None
+    return requests

@@ -1,0 +1,98 @@
+"""serve: the application behind uvicorn, from start to a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from paxkv.server.service import Service
+
+logger = logging.getLogger(__name__)
+
+EXIT_ENGINE_DEAD = 1
+KEEP_ALIVE_SECONDS = 75
+SECONDS_TO_TELL = 1.0  # that a dead engine's server stays, to answer what it has
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket, so that a port in use is known before a model is loaded.
+
+    Raises ValueError if it cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        raise ValueError(f"cannot listen on host={host}, port={port}: {error.strerror}") from None
+    return found
+
+
+class GracefulServer(uvicorn.Server):
+    """On a first SIGTERM or Ctrl-C running requests end and new ones are refused; a second one
+    ends the process at once."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._ending: asyncio.Task[None] | None = None
+        self.exit_code = 0
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._service.loop.on_fault = self._engine_died
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._ending is not None:
+            logger.warning("a second signal: ending now")
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        self._loop.call_soon_threadsafe(self._begin_end)
+
+    def _begin_end(self) -> None:
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end())
+
+    async def _end(self) -> None:
+        logger.info("shutting down: new requests are refused, running ones may end")
+        await self._service.loop.drain(self._service.settings.shutdown_grace)
+        self.should_exit = True
+
+    def _engine_died(self) -> None:
+        self.exit_code = EXIT_ENGINE_DEAD
+        self._loop.call_later(SECONDS_TO_TELL, setattr, self, "should_exit", True)
+
+
+def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=service.limits.max_header_bytes,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=5,
+        ws="none",
+        http="h11",
+        loop="asyncio",
+    )
+
+
+def serve(app: FastAPI, sockets: list[socket.socket]) -> int:
+    """Answer on `sockets` until a signal; the exit code: 0, or 1 if the engine died."""
+    service: Service = app.state.service
+    server = GracefulServer(configuration(service, app), service)
+    for each in sockets:
+        host, port = each.getsockname()[:2]
+        logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    server.run(sockets)
+    return server.exit_code

@@ -1,0 +1,144 @@
+"""Service: what the routes share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from paxkv.engine.admission import Admitter
+from paxkv.engine.engine import Engine
+from paxkv.engine.request import Request
+from paxkv.sampling.checks import shown
+from paxkv.sampling.params import SamplingParams
+from paxkv.server import prompts
+from paxkv.server.bodies import GenerationBody
+from paxkv.server.call import Call
+from paxkv.server.engine_loop import EngineLoop
+from paxkv.server.errors import BadRequest, NotFound
+from paxkv.server.limits import RequestLimits
+from paxkv.server.settings import ServerSettings
+from paxkv.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+WORKERS = 2
+
+
+class Model(Protocol):
+    """What is served; `paxkv.LLM` is one."""
+
+    engine: Engine
+    admitter: Admitter
+
+    def get_tokenizer(self) -> Tokenizer: ...
+
+
+class Service:
+    """The model, the loop that runs it, and threads for work that would hold up the event loop.
+
+    names: of the model, the first being what answers say.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        loop: EngineLoop,
+        settings: ServerSettings,
+        limits: RequestLimits,
+        names: tuple[str, ...],
+    ) -> None:
+        self.model = model
+        self.loop = loop
+        self.settings = settings
+        self.limits = limits
+        self.names = names
+        self.created = int(time.time())
+        self.max_model_len = model.engine.limits.max_model_len
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
+        try:
+            self.tokenizer: Tokenizer | None = model.get_tokenizer()
+        except ValueError:
+            self.tokenizer = None
+        self.longest_text = self._longest_text()
+
+    def _longest_text(self) -> int:
+        """Characters that max_model_len tokens can stand for at most."""
+        if self.tokenizer is None:
+            return 0
+        vocabulary = self.tokenizer.backend.get_vocab(with_added_tokens=True)
+        return self.max_model_len * max(map(len, vocabulary))
+
+    def need_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise BadRequest("this model is served without a tokenizer; send token ids")
+        return self.tokenizer
+
+    def check_model(self, name: str | None) -> None:
+        """Raise NotFound if another model is asked for; without a name, this one is meant."""
+        if name is not None and name not in self.names:
+            raise NotFound(
+                f"the model {shown(name)} does not exist; this server has {', '.join(self.names)}",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def work(self, function: Callable[[], T]) -> T:
+        """The result of `function`, called in a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, function)
+
+    def admit(
+        self,
+        body: GenerationBody,
+        prompt: list[str | list[int]],
+        params: SamplingParams,
+        request_id: str,
+    ) -> list[Request]:
+        """Requests for a body's prompts; blocking."""
+        if body.stream and params.use_beam_search:
+            raise BadRequest(
+                "use_beam_search must be false with stream=true: beams are known when all have "
+                "ended",
+                param="use_beam_search",
+            )
+        if body.stream and params.children > params.n:
+            raise BadRequest(
+                "best_of must equal n with stream=true: answers are ranked when all have ended",
+                param="best_of",
+            )
+        return prompts.admit(
+            self.model.admitter,
+            prompt,
+            params,
+            request_id=request_id,
+            cache_salt=body.cache_salt,
+            longest_text=self.longest_text,
+        )
+
+    def submit(self, body: GenerationBody, requests: list[Request]) -> Call:
+        """Queue them. Raises ApiError if nothing is taken now."""
+        seconds = min(
+            body.timeout or self.limits.max_request_seconds, self.limits.max_request_seconds
+        )
+        return self.loop.submit(requests, streaming=bool(body.stream), deadline=seconds)
+
+    def close(self) -> None:
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}-{uuid.uuid4().hex}"
+
+
+def usage(requests: list[Request], completion_tokens: int) -> dict[str, Any]:
+    """The tokens that were read and written."""
+    prompt = sum(request.num_prompt for request in requests)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(r.num_cached_tokens for r in requests)},
+    }

@@ -1,0 +1,51 @@
+"""ServerSettings: what `paxkv serve` can be told besides the engine's options and the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Options of a server. A wrong value is a ValueError that names it.
+
+    host: address to listen on; 0.0.0.0 for every interface.
+    port: 0 takes a free one.
+    served_model_name: what the model is called in requests, by default as in --model. Repeat it
+        for several names.
+    chat_template: used instead of the model's own; Jinja text or the path of a file.
+    max_num_queued_reqs: requests that may wait to be scheduled; beyond it the answer is 503.
+    max_num_queued_tokens: tokens of their prompts.
+    max_queue_wait: seconds a request may wait to be scheduled; then the answer is 503.
+    shutdown_grace: seconds that running requests get to end after SIGTERM.
+    health_stall_seconds: /health is 503 while a step has been running for so long.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    served_model_name: Sequence[str] | None = None
+    chat_template: str | None = None
+    max_num_queued_reqs: int = 1024
+    max_num_queued_tokens: int = 1_000_000
+    max_queue_wait: float = 120.0
+    shutdown_grace: float = 30.0
+    health_stall_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        if (
+            isinstance(self.port, bool)
+            or not isinstance(self.port, int)
+            or not 0 <= self.port < 65536
+        ):
+            raise ValueError(f"port={self.port!r} must be an integer from 0 to 65535")
+        for name, low in (
+            ("max_num_queued_reqs", 1),
+            ("max_num_queued_tokens", 1),
+            ("max_queue_wait", 0.001),
+            ("shutdown_grace", 0),
+            ("health_stall_seconds", 0.001),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= low:
+                raise ValueError(f"{name}={value!r} must be a number of at least {low}")

@@ -1,0 +1,100 @@
+"""POST /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import WithJsonSchema
+from starlette.responses import Response
+
+from paxkv.sampling import checks
+from paxkv.server.answers import json_response
+from paxkv.server.bodies import Body
+from paxkv.server.conversations import Messages, conversation_ids
+from paxkv.server.errors import BadRequest
+from paxkv.server.service import Service
+
+
+class TokenizeBody(Body):
+    """prompt: a text, with special tokens added unless add_special_tokens is false. messages: or
+    a conversation. return_token_strs: also the tokens as text."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeBody(Body):
+    """tokens: ids; special ones are shown."""
+
+    model: str | None = None
+    tokens: Annotated[
+        Any, WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 0}})
+    ]
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["tokens"])
+
+    @router.post("/tokenize", response_model=None)
+    async def tokenize(body: TokenizeBody) -> Response:
+        """The token ids of a text or a conversation."""
+        service.check_model(body.model)
+        return json_response(await service.work(lambda: _tokenize(service, body)))
+
+    @router.post("/detokenize", response_model=None)
+    async def detokenize(body: DetokenizeBody) -> Response:
+        """The text of token ids."""
+        service.check_model(body.model)
+        return json_response(await service.work(lambda: _detokenize(service, body)))
+
+    return router
+
+
+def _tokenize(service: Service, body: TokenizeBody) -> dict[str, Any]:
+    tokenizer = service.need_tokenizer()
+    if (body.prompt is None) == (body.messages is None):
+        raise BadRequest("give either prompt or messages", param="prompt")
+    if body.messages is not None:
+        ids = conversation_ids(
+            tokenizer,
+            body.messages,
+            service,
+            add_generation_prompt=body.add_generation_prompt,
+            variables=body.chat_template_kwargs or {},
+        )
+    else:
+        assert body.prompt is not None
+        if len(body.prompt) > service.longest_text:
+            raise BadRequest(
+                f"prompt has {len(body.prompt)} characters; more than {service.longest_text} do "
+                f"not fit within max_model_len={service.max_model_len}",
+                param="prompt",
+            )
+        try:
+            ids = tokenizer.encode(body.prompt, body.add_special_tokens)
+        except ValueError as error:
+            raise BadRequest(str(error), param="prompt") from None
+    found: dict[str, Any] = {
+        "count": len(ids),
+        "max_model_len": service.max_model_len,
+        "tokens": ids,
+        "token_strs": None,
+    }
+    if body.return_token_strs:
+        found["token_strs"] = [tokenizer.token_text(token) for token in ids]
+    return found
+
+
+def _detokenize(service: Service, body: DetokenizeBody) -> dict[str, Any]:
+    tokenizer = service.need_tokenizer()
+    try:
+        ids = checks.token_ids("tokens", body.tokens, tokenizer.vocab_size - 1)
+    except ValueError as error:
+        raise BadRequest(str(error), param="tokens") from None
+    return {"prompt": tokenizer.decode(ids, skip_special_tokens=False)}

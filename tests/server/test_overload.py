@@ -1,0 +1,177 @@
+"""More work than the server takes: refusals, waits, deadlines, slow readers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from paxkv.server.limits import RequestLimits
+from paxkv.server.settings import ServerSettings
+from tests.server.tiny_server import Reply, TinyServer, chat, completion, serving
+
+COMPLETIONS = "/v1/completions"
+LONG = {"max_tokens": 400, "stream": True}
+
+
+def slow(server: TinyServer, seconds: float) -> None:
+    server.model.engine.runner.hooks.before_launch = lambda _: time.sleep(seconds)
+
+
+def occupy(server: TinyServer) -> list[Any]:
+    """Streams that hold every row of the engine."""
+    connections = []
+    for count in range(1, server.model.engine.limits.max_num_seqs + 1):
+        connections.append(server.open("POST", COMPLETIONS, completion(**LONG)))
+        server.wait_until(lambda n=count: server.on_engine(lambda e: e.stats().running) == n)
+    return connections
+
+
+def test_a_full_queue_is_503_with_retry_after() -> None:
+    settings = ServerSettings(max_num_queued_reqs=2, max_num_queued_tokens=1000)
+    with serving(settings=settings) as server:
+        slow(server, 0.01)
+        held = occupy(server)
+        held += [server.open("POST", COMPLETIONS, completion(**LONG)) for _ in range(2)]
+        server.wait_until(lambda: server.service.loop.backlog.num_requests == 2)
+        for body in (completion(), completion(stream=True)):
+            reply = server.post(COMPLETIONS, body)
+            assert (reply.status, reply.error["code"]) == (503, "queue_full")
+            assert int(reply.headers["retry-after"]) >= 1
+            assert "max_num_queued_reqs=2" in reply.error["message"]
+        held.pop().close()
+        server.wait_until(lambda: server.service.loop.backlog.num_requests == 1)
+        reply = server.post(COMPLETIONS, completion([[5] * 400, [6] * 400]))
+        assert (reply.status, reply.error["code"]) == (503, "queue_full")
+        for connection in held:
+            connection.close()
+        server.wait_until(lambda: not server.service.loop.calls)
+        # By itself, what is more than the limit may wait.
+        assert server.post(COMPLETIONS, completion([[5] * 400] * 3)).status == 200
+        server.wait_idle()
+
+
+def test_a_queue_of_tokens_is_bounded_too() -> None:
+    settings = ServerSettings(max_num_queued_tokens=500)
+    with serving(settings=settings) as server:
+        slow(server, 0.01)
+        held = occupy(server)
+        held.append(server.open("POST", COMPLETIONS, completion([5] * 300, **LONG)))
+        server.wait_until(lambda: server.service.loop.backlog.num_tokens == 300)
+        reply = server.post(COMPLETIONS, completion([5] * 300))
+        assert (reply.status, reply.error["code"]) == (503, "queue_full")
+        assert "max_num_queued_tokens=500" in reply.error["message"]
+        for connection in held:
+            connection.close()
+        server.wait_until(lambda: not server.service.loop.calls)
+        server.wait_idle()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_nobody_waits_longer_than_the_limit(streaming: bool) -> None:
+    with serving(settings=ServerSettings(max_queue_wait=0.3)) as server:
+        slow(server, 0.01)
+        held = occupy(server)
+        start = time.monotonic()
+        reply = server.post(COMPLETIONS, completion(stream=streaming))
+        assert (reply.status, reply.error["code"]) == (503, "queue_wait")
+        assert 0.3 <= time.monotonic() - start < 1.5
+        assert int(reply.headers["retry-after"]) >= 1
+        # Those who run have no such limit.
+        time.sleep(0.2)
+        assert len(server.service.loop.calls) == len(held)
+        for connection in held:
+            connection.close()
+        server.wait_until(lambda: not server.service.loop.calls)
+        server.wait_idle()
+
+
+def test_deadlines() -> None:
+    with serving(limits=RequestLimits(max_request_seconds=1.0)) as server:
+        assert server.post(COMPLETIONS, completion(timeout=30)).status == 200
+        slow(server, 0.02)
+        for fields in ({"timeout": 0.3}, {"timeout": 30}):
+            reply = server.post(COMPLETIONS, completion(max_tokens=400, **fields))
+            assert (reply.status, reply.error["type"]) == (408, "timeout_error")
+        server.wait_idle()
+        events = server.events(COMPLETIONS, completion(max_tokens=400, timeout=0.3))
+        assert len(events) > 3
+        assert events[-2]["error"]["type"] == "timeout_error"
+        server.wait_idle()
+
+
+def test_a_slow_reader_stalls_nobody_and_is_let_go() -> None:
+    """It reads nothing of a stream larger than all buffers on the way."""
+    body = completion([5] * 10, n=3, max_tokens=500, stream=True, logprobs=20)
+    with serving(limits=RequestLimits(max_reader_stall_seconds=1.0)) as server:
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        content = json.dumps(body).encode()
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n"
+        connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + content)
+        server.wait_until(lambda: server.on_engine(lambda e: e.has_work))
+        times = []
+        while server.on_engine(lambda e: e.has_work):
+            start = time.monotonic()
+            assert server.post(COMPLETIONS, completion(max_tokens=2)).status == 200
+            times.append(time.monotonic() - start)
+        assert len(times) > 5
+        assert max(times[1:]) < 1.0  # the first may compile
+        server.wait_until(lambda: not server.service.loop.calls, seconds=5)
+        server.wait_idle()
+        connection.close()
+
+
+def test_all_streams_end_whatever_else_happens() -> None:
+    """A crowd of streams, some of which go away, some of which are refused: the rest is right."""
+    with serving() as server:
+        want = server.post(COMPLETIONS, completion(max_tokens=40)).json()["choices"][0]["text"]
+        texts: list[str] = []
+        lock = threading.Lock()
+
+        def read(number: int) -> None:
+            if number % 4 == 1:
+                connection = server.open("POST", COMPLETIONS, completion(**LONG))
+                time.sleep(0.01 * (number % 7))
+                connection.close()
+            elif number % 4 == 2:
+                assert server.post(COMPLETIONS, completion(n=0)).status == 400
+            else:
+                events = server.events(COMPLETIONS, completion(max_tokens=40))
+                with lock:
+                    texts.append("".join(e["choices"][0]["text"] for e in events[:-1]))
+
+        threads = [threading.Thread(target=read, args=(number,)) for number in range(48)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert texts == [want] * 24
+        server.wait_until(lambda: not server.service.loop.calls)
+        server.wait_idle()
+
+
+def test_priorities_reach_the_queue() -> None:
+    with serving() as server:
+        slow(server, 0.01)
+        held = occupy(server)
+        order: list[int] = []
+
+        def ask(priority: int) -> Reply:
+            reply = server.post("/v1/chat/completions", chat(priority=priority, max_tokens=1))
+            order.append(priority)
+            return reply
+
+        threads = [threading.Thread(target=ask, args=(priority,)) for priority in (1, 3, 2)]
+        for number, thread in enumerate(threads, start=1):
+            thread.start()
+            server.wait_until(lambda n=number: server.service.loop.backlog.num_requests == n)
+        held[0].close()
+        for thread in threads:
+            thread.join()
+        assert order == [3, 2, 1]
+        server.wait_idle()
