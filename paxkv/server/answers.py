@@ -105,7 +105,9 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for event in self._events():
             message = {"type": "http.response.body", "body": event, "more_body": True}
-            await asyncio.wait_for(send(message), self._stall_seconds)
+            # Not wait_for: on Python 3.11 it loses a cancellation that comes as `send` ends.
+            async with asyncio.timeout(self._stall_seconds):
+                await send(message)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self) -> AsyncIterator[bytes]:

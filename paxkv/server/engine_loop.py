@@ -197,7 +197,8 @@ class EngineLoop:
         """Take nothing new, and let what runs end; abort what does not within `seconds`."""
         self.draining = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
         self.fail_all(Unavailable("the server was shut down", code="shutting_down"))
 
     def fail_all(self, error: ApiError) -> None:
