@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import logging
+import os
+from typing import Any
 
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 
@@ -26,10 +27,13 @@ def run(args: argparse.Namespace) -> int:
     from paxkv.server.limits import RequestLimits
     from paxkv.server.settings import ServerSettings
 
-    settings = ServerSettings(**given_values(args, ServerSettings))
+    settings = ServerSettings(**_with_environment(given_values(args, ServerSettings)))
     limits = RequestLimits(**given_values(args, RequestLimits))
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="INFO")
+    from paxkv.server.request_log import configure_logging
     from paxkv.server.running import listen, serve
+
+    configure_logging(settings.log_format == "json", settings.log_level)
+    settings.keys()  # a file that cannot be read is said before the model is loaded
 
     sockets = [listen(settings.host, settings.port)]
     from paxkv.llm import LLM
@@ -37,3 +41,13 @@ def run(args: argparse.Namespace) -> int:
 
     llm = LLM(args.model, **engine_arguments(args))
     return serve(build_app(llm, settings, limits, name=str(args.model)), sockets)
+
+
+def _with_environment(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the keys of the environment; several are separated by commas."""
+    for name in ("api_key", "admin_key"):
+        keys = os.environ.get(f"PAXKV_{name.upper()}", "").split(",")
+        given = [*(values.get(name) or ()), *(key.strip() for key in keys if key.strip())]
+        if given:
+            values[name] = given
+    return values

@@ -10,17 +10,21 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from paxkv.server import chat, completions, plain_generation, status, tokenization
+from paxkv.server import admin, chat, completions, plain_generation, status, tokenization
 from paxkv.server.backlog import Backlog
+from paxkv.server.body_limit import BodyLimit
 from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import ApiError, BadRequest, EngineFault, HttpError
+from paxkv.server.keys import KeyGuard
 from paxkv.server.limits import RequestLimits
+from paxkv.server.request_log import RequestLog
 from paxkv.server.service import Model, Service
 from paxkv.server.settings import ServerSettings
 
-ROUTERS = (completions, chat, plain_generation, tokenization, status)
+ROUTERS = (completions, chat, plain_generation, tokenization, status, admin)
 
 DESCRIPTION = """OpenAI's API, with vLLM's additions: every field of SamplingParams may be given.
 
@@ -66,16 +70,35 @@ def build_app(
         lifespan=lifespan,
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.service = service
     for module in ROUTERS:
         app.include_router(module.routes(service))
+    _guard(app, settings, limits)
     app.add_exception_handler(ApiError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(RecursionError, _tell_nested)
     app.add_exception_handler(Exception, _tell_fault)
     return app
+
+
+def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> None:
+    """What a request passes before a route; the last one here is the first."""
+    keys, admin_keys = settings.keys()
+    app.add_middleware(
+        BodyLimit, max_bytes=limits.max_body_bytes, max_seconds=limits.max_body_seconds
+    )
+    app.add_middleware(KeyGuard, keys=keys, admin_keys=admin_keys)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.allowed_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    app.add_middleware(RequestLog)
 
 
 async def _tell(http: HttpRequest, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from paxkv.server.protocol import PatientProtocol
 from paxkv.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,11 @@ def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=5,
         ws="none",
-        http="h11",
+        http=PatientProtocol.limited(
+            service.limits.max_header_seconds, service.limits.max_connections
+        ),
+        ssl_certfile=service.settings.ssl_certfile,
+        ssl_keyfile=service.settings.ssl_keyfile,
         loop="asyncio",
     )
 
@@ -93,6 +98,7 @@ def serve(app: FastAPI, sockets: list[socket.socket]) -> int:
     server = GracefulServer(configuration(service, app), service)
     for each in sockets:
         host, port = each.getsockname()[:2]
-        logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        scheme = "https" if service.settings.ssl_certfile else "http"
+        logger.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
     server.run(sockets)
     return server.exit_code

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paxkv.server.keys import Keys, gather_keys
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,15 @@ class ServerSettings:
     max_queue_wait: seconds a request may wait to be scheduled; then the answer is 503.
     shutdown_grace: seconds that running requests get to end after SIGTERM.
     health_stall_seconds: /health is 503 while a step has been running for so long.
+    api_key: needed for every route but /health, /metrics and /version. Repeat it for several; a
+        file, or the environment variable PAXKV_API_KEY, keeps them out of the process list.
+    api_key_file: more of them, one a line.
+    admin_key: needed for the routes under /admin/, which are closed without one (PAXKV_ADMIN_KEY).
+    admin_key_file: more of them, one a line.
+    ssl_certfile: certificate chain (PEM), for HTTPS. ssl_keyfile: its private key (PEM).
+    allowed_origins: origins that pages may call the server from; by default none. Repeat it.
+    log_format: of the lines on standard error.
+    log_level: of what is logged.
     """
 
     host: str = "127.0.0.1"
@@ -31,6 +43,15 @@ class ServerSettings:
     max_queue_wait: float = 120.0
     shutdown_grace: float = 30.0
     health_stall_seconds: float = 120.0
+    api_key: Sequence[str] | None = field(default=None, repr=False)
+    api_key_file: str | None = None
+    admin_key: Sequence[str] | None = field(default=None, repr=False)
+    admin_key_file: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    allowed_origins: Sequence[str] | None = None
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
         if (
@@ -49,3 +70,15 @@ class ServerSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= low:
                 raise ValueError(f"{name}={value!r} must be a number of at least {low}")
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise ValueError("ssl_certfile and ssl_keyfile go together")
+        for name in ("api_key", "admin_key"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be a list of keys")
+
+    def keys(self) -> tuple[Keys, Keys]:
+        """Of the API, and of the admin routes. Raises ValueError if a file cannot be used."""
+        return (
+            Keys(gather_keys(self.api_key, self.api_key_file, "api_key")),
+            Keys(gather_keys(self.admin_key, self.admin_key_file, "admin_key")),
+        )

@@ -1,0 +1,70 @@
+"""BodyLimit: request bodies of bounded size that arrive in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from paxkv.server.errors import ApiError, DeadlineExceeded, TooLarge
+
+
+class BodyLimit:
+    """Reads a body before the application sees the request.
+
+    max_bytes: of the body. max_seconds: until it is there.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, max_seconds: float) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._max_seconds = max_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            first = await self._read(scope, receive)
+        except ApiError as error:
+            response = error.response()
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        if first is not None:
+            await self._app(scope, _after(first, receive), send)
+
+    async def _read(self, scope: Scope, receive: Receive) -> Message | None:
+        """The whole body as one message, None if the client went."""
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if int(declared) > self._max_bytes:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._max_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > self._max_bytes:
+                        raise self._too_large()
+                    if not message.get("more_body"):
+                        return {"type": "http.request", "body": bytes(body), "more_body": False}
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the body was not there within max_body_seconds={self._max_seconds:g}"
+            ) from None
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the body is larger than max_body_bytes={self._max_bytes}")
+
+
+def _after(first: Message, receive: Receive) -> Receive:
+    """`receive`, with a message before its others."""
+    pending = [first]
+
+    async def next_message() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return next_message
