@@ -13,7 +13,15 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from paxkv.server import admin, chat, completions, plain_generation, status, tokenization
+from paxkv.server import (
+    admin,
+    chat,
+    completions,
+    metrics,
+    plain_generation,
+    status,
+    tokenization,
+)
 from paxkv.server.backlog import Backlog
 from paxkv.server.body_limit import BodyLimit
 from paxkv.server.engine_loop import EngineLoop
@@ -24,7 +32,7 @@ from paxkv.server.request_log import RequestLog
 from paxkv.server.service import Model, Service
 from paxkv.server.settings import ServerSettings
 
-ROUTERS = (completions, chat, plain_generation, tokenization, status, admin)
+ROUTERS = (completions, chat, plain_generation, tokenization, status, metrics, admin)
 
 DESCRIPTION = """OpenAI's API, with vLLM's additions: every field of SamplingParams may be given.
 

@@ -28,6 +28,8 @@ class Observer(Protocol):
 
     def arrived(self, request: Request) -> None: ...
 
+    def stepped(self, num_tokens: int) -> None: ...
+
     def advanced(self, news: News) -> None: ...
 
     def aborted(self, request: Request) -> None: ...
@@ -143,6 +145,11 @@ class EngineLoop:
         self._waiting.discard(request.request_id)
         self.backlog.leave(request)
 
+    def _stepped(self, num_tokens: int, news: list[News]) -> None:
+        if num_tokens and self.observer is not None:
+            self.observer.stepped(num_tokens)
+        self._deliver(news)
+
     def _deliver(self, news: list[News]) -> None:
         for item in news:
             call = self._owners.get(item.request.request_id)
@@ -233,9 +240,12 @@ class EngineLoop:
             self._inbox.get()()
 
     def _step(self) -> None:
+        engine = self._engine
+        before = engine.num_steps
         self._busy_since = time.monotonic()
-        changed = self._engine.step()
+        changed = engine.step()
         self._busy_since = None
+        num_tokens = engine.tokens_per_step[-1] if engine.num_steps > before else 0
         now = time.monotonic()
         news = []
         for request in changed:
@@ -244,8 +254,8 @@ class EngineLoop:
                 news.append(watcher.look(now))
                 if request.finished:
                     del self._watchers[request.request_id]
-        if news:
-            self._post(self._deliver, news)
+        if news or num_tokens:
+            self._post(self._stepped, num_tokens, news)
 
     def _add(self, call: Call) -> None:
         for request in call.requests:

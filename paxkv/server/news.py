@@ -52,10 +52,11 @@ class Watcher:
     def look(self, now: float) -> News:
         """The news since the last look."""
         request = self.request
-        total = sum(len(s.token_ids) for s in request.sequences)
-        total -= request.num_prompt * len(request.sequences)
-        news = News(request, now, max(0, total - self._num_tokens))
-        self._num_tokens = max(total, self._num_tokens)
+        total = self._num_tokens
+        if request.search is None or request.finished:  # beams come and go
+            total = sum(len(s.token_ids) - request.num_prompt for s in request.sequences)
+        news = News(request, now, total - self._num_tokens)
+        self._num_tokens = total
         if self._streaming:
             news.pieces = self._pieces()
         if request.finished:

@@ -1,0 +1,70 @@
+"""Figures: what is read off the engine for /metrics, between two steps."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from paxkv.engine.engine import Engine
+from paxkv.engine.stats import EngineStats
+from paxkv.memory import BlockManager
+
+
+@dataclass(frozen=True)
+class Figures:
+    """stats: the engine's. running, waiting, swapped: requests, each in one of them.
+    fragmentation: slots of the pages in use for each slot that is filled.
+    cache_options: of the configuration, as text."""
+
+    stats: EngineStats
+    running: int
+    waiting: int
+    swapped: int
+    fragmentation: float
+    cache_options: dict[str, str]
+
+    @classmethod
+    def of(cls, engine: Engine) -> Figures:
+        scheduler = engine.scheduler
+        running = {s.request.request_id for s in scheduler.running}
+        swapped = {s.request.request_id for s in scheduler.swapped} - running
+        waiting = {s.request.request_id for s in scheduler.waiting} - running - swapped
+        return cls(
+            stats=engine.stats(),
+            running=len(running),
+            waiting=len(waiting),
+            swapped=len(swapped),
+            fragmentation=fragmentation(engine.block_manager),
+            cache_options={
+                "block_size": str(engine.limits.block_size),
+                "bytes_per_block": str(engine.runner.page_bytes),
+                "enable_prefix_caching": str(engine.limits.prefix_caching),
+            },
+        )
+
+
+def fragmentation(memory: BlockManager) -> float:
+    """Slots of the pages in use over slots that hold a token; 1 when nothing is in use."""
+    rows = memory.live_rows
+    if not len(rows):
+        return 1.0
+    size = memory.block_size
+    pages, columns = memory.flat_pages(rows)
+    tokens = memory.num_tokens[rows]
+    left = np.repeat(tokens, -(-tokens // size)) - columns * size
+    filled = np.zeros(memory.num_blocks + 1, np.int64)
+    np.maximum.at(filled, pages, np.minimum(left, size))
+    return float(np.count_nonzero(filled) * size / max(1, filled.sum()))
+
+
+def memory_utilization() -> float:
+    """Share of the device's memory in use; on the CPU, this process's share of the machine's."""
+    import jax
+
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if stats.get("bytes_limit"):
+        return float(stats.get("bytes_in_use", 0) / stats["bytes_limit"])
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) / os.sysconf("SC_PHYS_PAGES")
