@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import types
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema, create_model
@@ -22,14 +24,8 @@ UNSUPPORTED = {
     "truncate_prompt_tokens": "cut the prompt before sending it",
     "logits_processors": "code from requests is not run",
     "return_tokens_as_token_ids": "tokens are shown as text",
-    "response_format": "only the type 'text' is supported",
-    "structured_outputs": "structured outputs are not supported",
-    "guided_json": "structured outputs are not supported",
-    "guided_regex": "structured outputs are not supported",
-    "guided_choice": "structured outputs are not supported",
-    "guided_grammar": "structured outputs are not supported",
-    "guided_json_object": "structured outputs are not supported",
-    "guided_whitespace_pattern": "structured outputs are not supported",
+    "guided_whitespace_pattern": "white space follows the grammar",
+    "guided_decoding_backend": "there is one",
     "functions": "calling functions is not supported",
     "function_call": "calling functions is not supported",
     "tools": "calling tools is not supported",
@@ -44,7 +40,6 @@ UNSUPPORTED = {
 }
 # Values with which those fields change nothing.
 HARMLESS: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
     "tool_choice": ("none", "auto"),
     "function_call": ("none",),
     "modalities": (["text"],),
@@ -53,15 +48,20 @@ LONGEST_SHOWN = 20
 
 
 def _json_type(hint: Any) -> Any:
-    """`hint` as something that takes any value and is documented as the type it stands for.
+    """Something that takes any value and is documented as `hint`, in JSON's terms.
 
     SamplingParams checks the values, with messages of its own.
     """
     if get_origin(hint) in (Union, types.UnionType):
-        options = [option for option in get_args(hint) if get_origin(option) is not Mapping]
-        if len(options) < len(get_args(hint)):
-            hint = dict[str, float] | None
+        options = [option for option in get_args(hint) if not is_dataclass(option)]
+        hint = reduce(or_, [_with_text_keys(option) for option in options])
     return Annotated[Any, WithJsonSchema(TypeAdapter(hint).json_schema())]
+
+
+def _with_text_keys(hint: Any) -> Any:
+    if get_origin(hint) is not Mapping:
+        return hint
+    return types.GenericAlias(dict, (str, get_args(hint)[1]))
 
 
 class Body(BaseModel):
@@ -97,6 +97,12 @@ class GenerationBody(SamplingFields):
     cache_salt: str | None = None
     timeout: float | None = Field(default=None, gt=0)
     return_token_ids: bool | None = None
+    response_format: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
 
     def sampling(self) -> dict[str, Any]:
         """The fields of SamplingParams that were given."""
@@ -106,7 +112,28 @@ class GenerationBody(SamplingFields):
             given["max_tokens"] = self.max_completion_tokens
         if isinstance(given.get("logit_bias"), dict):
             given["logit_bias"] = _token_keys(given["logit_bias"])
+        forms = self._forms()
+        if len(forms) > 1:
+            raise BadRequest(f"give one of {' and '.join(forms)}, not all", param=[*forms][-1])
+        if forms:
+            (given["structured_outputs"],) = forms.values()
         return given
+
+    def _forms(self) -> dict[str, Any]:
+        """The form that the answer must have, under each name that was used for one."""
+        forms = {}
+        if self.structured_outputs is not None:
+            forms["structured_outputs"] = self.structured_outputs
+        for kind in ("json", "regex", "choice", "grammar"):
+            value = getattr(self, f"guided_{kind}")
+            if value is not None:
+                forms[f"guided_{kind}"] = {kind: value}
+        if self.guided_json_object:
+            forms["guided_json_object"] = {"json_object": True}
+        form = response_form(self.response_format)
+        if form is not None:
+            forms["response_format"] = form
+        return forms
 
     def refuse_unsupported(self) -> None:
         """Raise BadRequest for a field that would change the answer, and log what is ignored."""
@@ -136,6 +163,27 @@ class GenerationBody(SamplingFields):
     @property
     def wants_usage_chunk(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+def response_form(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
+    """OpenAI's response_format as structured_outputs; None for plain text."""
+    if response_format is None or response_format.get("type") == "text":
+        return None
+    if response_format.get("type") == "json_object":
+        return {"json_object": True}
+    if response_format.get("type") != "json_schema":
+        raise BadRequest(
+            "response_format.type must be 'text', 'json_object' or 'json_schema'",
+            param="response_format",
+        )
+    described = response_format.get("json_schema")
+    schema = described.get("schema") if isinstance(described, dict) else None
+    if not isinstance(schema, dict):
+        raise BadRequest(
+            "response_format.json_schema.schema must be a JSON schema, an object",
+            param="response_format",
+        )
+    return {"json": schema}
 
 
 def _token_keys(bias: dict[str, Any]) -> dict[Any, Any]:

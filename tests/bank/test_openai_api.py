@@ -172,9 +172,9 @@ def test_api_05_unknown_and_new_fields(server: TinyServer) -> None:
         (COMPLETIONS, completion(stream=True, best_of=2), "best_of"),
         (COMPLETIONS, completion(stream=True, use_beam_search=True, n=2), "use_beam_search"),
         (CHAT, chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
-        (CHAT, chat(response_format={"type": "json_object"}), "response_format"),
-        (CHAT, chat(guided_regex="a+"), "guided_regex"),
-        (CHAT, chat(structured_outputs={"regex": "a"}), "structured_outputs"),
+        (CHAT, chat(response_format={"type": "structural_tag"}), "response_format"),
+        (CHAT, chat(guided_regex="a+", guided_choice=["a"]), "guided_choice"),
+        (CHAT, chat(structured_outputs={"regex": "(a"}), "structured_outputs"),
     ],
 )
 def test_api_05_what_is_not_supported_is_refused(
