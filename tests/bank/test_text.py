@@ -142,6 +142,10 @@ def test_dt_01_characters_split_over_tokens_come_whole(smollm: LLM, text: str) -
     texts = streamed(smollm, greedy(len(ids), ignore_eos=True), ids)
     assert texts[-1] == tokenizer.decode(ids) == text
     assert not any("\ufffd" in shown for shown in texts)
+    assert len(texts) >= len(ids)
+    for count, shown in enumerate(texts[: len(ids)], 1):
+        finished = tokenizer.decode(ids[: count - 1]).rstrip("\ufffd")
+        assert shown.startswith(finished), "sent later than one token after its last byte"
 
 
 def test_dt_03_displayed_tokens_have_no_vocabulary_marks(smollm: LLM) -> None:
@@ -153,6 +157,12 @@ def test_dt_03_displayed_tokens_have_no_vocabulary_marks(smollm: LLM) -> None:
     assert found.logprobs[0][ids[0]].decoded_token == " the"
     joined = b"".join(tokenizer.token_bytes(token) for token in found.token_ids)
     assert joined.decode() == found.text
+
+
+def test_sa_09_an_empty_text_is_refused(smollm: LLM) -> None:
+    for wrong in ("", [""], ["ok", ""]):
+        with pytest.raises(ValueError, match=r"prompt \d: .*empty"):
+            smollm.generate(wrong, greedy(2), use_tqdm=False)
 
 
 def test_bs_03_bad_words_reach_every_child(smollm: LLM) -> None:
@@ -185,6 +195,26 @@ def test_ck_01_first_logits_and_prompt_scores_are_transformers(smollm: LLM, data
         assert len(entry) == 20
         for token, value in entry.items():
             assert value.logprob == pytest.approx(known[token], abs=1e-3)
+
+
+def test_sa_05_repetition_penalty_is_transformers(smollm: LLM, data_dir: Path) -> None:
+    cases = json.loads((data_dir / "penalties.json").read_text(encoding="utf-8"))["cases"]
+    outputs = smollm.generate(
+        [{"prompt_token_ids": case["prompt"]} for case in cases],
+        [
+            greedy(
+                len(case["token_ids"]),
+                ignore_eos=True,
+                repetition_penalty=case["repetition_penalty"],
+            )
+            for case in cases
+        ],
+        use_tqdm=False,
+    )
+    for case, output in zip(cases, outputs):
+        until = next((at for at, gap in enumerate(case["gaps"]) if gap < 1e-3), len(case["gaps"]))
+        assert until > 10
+        assert output.outputs[0].token_ids[:until] == case["token_ids"][:until]
 
 
 def test_ck_03_greedy_tokens_are_transformers(smollm: LLM, data_dir: Path) -> None:
