@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from weakref import ref
+
 import numpy as np
 import pytest
 
@@ -31,15 +34,20 @@ def test_bm_01_abort_ends_all_children(n: int, steps: int) -> None:
 
 def test_bm_01_two_hundred_aborts_leave_nothing() -> None:
     tiny = small(num_gpu_blocks_override=60)
+    made = []
     for count in range(200):
         request = tiny.add(ids(9, salt=count), greedy(40, n=2))
+        made.append(ref(request))
         for _ in range(count % 5):
             tiny.engine.step()
         tiny.engine.abort(request.request_id)
+    del request
     tiny.engine.step()
     assert_idle(tiny)
     assert tiny.engine._flight is None
     assert not tiny.engine._changed
+    gc.collect()
+    assert not [request for request in made if request() is not None], "somebody keeps them"
 
 
 def test_bm_01_abort_of_an_unknown_request_is_ignored() -> None:

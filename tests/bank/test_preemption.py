@@ -88,6 +88,17 @@ def test_ps_02_preemption_is_invisible(extra: dict[str, Any]) -> None:
     assert_idle(tight)
 
 
+def test_ps_02_twenty_preemptions_are_invisible() -> None:
+    prompts = [ids(12 + k % 5, salt=k) for k in range(24)]
+    ample, tight = small(), small(num_gpu_blocks_override=SMALL_POOL)
+    expected, found = ample.generate(prompts, greedy(50)), tight.generate(prompts, greedy(50))
+    assert tight.engine.stats().preemptions >= 20
+    assert [tokens(output) for output in found] == [tokens(output) for output in expected]
+    for prompt, output in zip(prompts[:3], found):
+        assert_dense(prompt, tokens(output))
+    assert_idle(tight)
+
+
 def assert_same(a: RequestOutput, b: RequestOutput) -> None:
     assert len(a.outputs) == len(b.outputs)
     for one, other in zip(a.outputs, b.outputs):

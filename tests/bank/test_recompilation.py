@@ -16,12 +16,14 @@ import jax
 import pytest
 
 import paxkv
+from paxkv.engine.buckets import Buckets
 from paxkv.engine.compilation import use_persistent_cache
 from paxkv.engine.preemption import Preemption
 from paxkv.sampling.params import SamplingParams
 from tests.convert import tiny_models
 from tests.engine.tiny import Tiny, greedy, ids
 
+MOST_WARM = 0.6  # of the seconds of a start that compiles
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
@@ -45,6 +47,19 @@ def test_the_listener_hears_a_compilation() -> None:
     with compilations() as seen:
         jax.jit(lambda x: x * 3 - 7)(1.0)
     assert seen
+
+
+def test_rc_01_the_largest_bucket_is_the_limit_and_buckets_are_few() -> None:
+    for most_seqs in range(1, 300):
+        for most_tokens in {most_seqs, most_seqs + 1, 331, 512, 2048, 8191} - set(range(most_seqs)):
+            found = Buckets.choose(most_seqs, most_tokens)
+            limits = {"decode": most_seqs, "mixed": most_tokens, "sample": most_seqs}
+            for kind, limit in limits.items():
+                sizes = getattr(found, kind)
+                assert sizes[-1] == limit
+                assert list(sizes) == sorted(set(sizes))
+            assert len(found.decode) + len(found.mixed) <= 12
+            assert len(found.sample) <= 8
 
 
 def test_rc_01_no_legal_request_compiles_anything() -> None:
@@ -91,7 +106,7 @@ def test_rc_01_no_legal_request_compiles_anything() -> None:
 
 
 START = """
-import json, sys
+import json, sys, time
 import jax
 misses, hits = [], []
 jax.monitoring.register_event_listener(
@@ -104,17 +119,19 @@ if "early" in sys.argv:
     jax.numpy.arange(7).block_until_ready()
     misses.clear()
 from paxkv import LLM, SamplingParams
+begun = time.process_time()
 llm = LLM(
     sys.argv[1], skip_tokenizer_init=True, compilation_cache_dir=sys.argv[2], max_num_seqs=1,
     max_num_batched_tokens=16, num_gpu_blocks_override=15, deterministic=True,
 )
 out = llm.generate([[5, 6, 7]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
-print(json.dumps([out[0].outputs[0].token_ids, len(misses), len(hits)]))
+seconds = time.process_time() - begun
+print(json.dumps([out[0].outputs[0].token_ids, len(misses), len(hits), seconds]))
 """
 
 
-def start(model: Path, cache: Path, *flags: str) -> tuple[list[int], int, int]:
-    """Tokens, cache misses and hits of a new process."""
+def start(model: Path, cache: Path, *flags: str) -> tuple[list[int], int, int, float]:
+    """Tokens, cache misses and hits of a new process, and its CPU seconds to the answer."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     environment["PYTHONPATH"] = str(Path(paxkv.__file__).parents[1])
     done = subprocess.run(
@@ -134,19 +151,20 @@ def test_rc_03_a_second_start_compiles_nothing_and_a_damaged_cache_does_no_harm(
 ) -> None:
     model = tiny_models.write_hf(tmp_path / "model", tiny_models.tensors())
     cache = tmp_path / "cache"
-    tokens, misses, _ = start(model, cache)
-    entries = sorted(cache.rglob("*"))
+    cache.mkdir()
+    (cache / "deadbeef-cache").touch()
+    tokens, misses, _, cold = start(model, cache)
     assert misses > 0
-    assert entries
-    again, misses, hits = start(model, cache, "early")
+    assert len(list(cache.rglob("*"))) > 1, "a file that is nobody's must not stop all writes"
+    again, misses, hits, warm = start(model, cache, "early")
     assert again == tokens
     assert misses == 0
     assert hits > 0, "an array made before must not switch the cache off"
+    assert warm < MOST_WARM * cold
     for entry in cache.rglob("*"):
         if entry.is_file():
             os.truncate(entry, min(10, entry.stat().st_size))
-    (cache / "deadbeef-cache").touch()
-    damaged, _, _ = start(model, cache)
+    damaged, *_ = start(model, cache)
     assert damaged == tokens
 
 
