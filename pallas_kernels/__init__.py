@@ -12,14 +12,26 @@ from pallas_kernels.api import (
     write_kv,
 )
 from pallas_kernels.choice import Call, Choice, choose
+from pallas_kernels.matmul import quantized_matmul
+from pallas_kernels.quantized_weight import (
+    QuantizedWeight,
+    from_awq,
+    from_gptq,
+    quantize_weight,
+)
 
 __all__ = [
     "Call",
     "Choice",
+    "QuantizedWeight",
     "cascade_attention",
     "choose",
     "copy_pages",
+    "from_awq",
+    "from_gptq",
     "merge_states",
+    "quantize_weight",
+    "quantized_matmul",
     "ragged_paged_attention",
     "write_kv",
 ]

@@ -17,6 +17,9 @@ BACK_ENDS = {"triton": "pallas_kernels.triton", "xla": "pallas_kernels.xla"}
 # Covers the whole contract, on every platform.
 _REFERENCE = "xla"
 
+# Of devices that one compiles for without having them.
+_CAPABILITY = {"A100": 80, "A10": 86, "RTX 4090": 89, "L4": 89, "H100": 90, "H200": 90}
+
 _log = logging.getLogger(__name__)
 
 
@@ -32,7 +35,10 @@ def current_target() -> str:
 def current_capability() -> int:
     """Compute capability of the CUDA device, 90 for sm_90; 0 without one or if not known."""
     device = _abstract_device()
-    if device is not None or current_target() != "cuda":
+    if device is not None:
+        known = (value for name, value in _CAPABILITY.items() if name in device.device_kind)
+        return next(known, 0)
+    if current_target() != "cuda":
         return 0
     return int(str(jax.local_devices()[0].compute_capability).replace(".", ""))
 

@@ -26,7 +26,9 @@ from pallas_kernels.lab.programs import Program, programs
 
 TARGETS = Path(__file__).parent / "targets"
 ARCHITECTURES = {"h200": "sm_90a", "h100": "sm_90a", "a100": "sm_80"}
-KERNELS = ("paged_attention", "merge_splits", "write_kv", "copy_pages")
+KERNELS = ("paged_attention", "merge_splits", "write_kv", "copy_pages", "quantized_matmul")
+# Those that multiply matrices.
+PRODUCTS = ("paged_attention", "quantized_matmul")
 # SASS instructions, by what they show.
 INSTRUCTIONS = {"wgmma": r"\bHGMMA\b", "mma": r"\bHMMA\b", "async_copy": r"\bLDGSTS\b"}
 
@@ -58,9 +60,9 @@ class Row:
         found = []
         if self.spills:
             found.append(f"{self.spills} bytes of spills")
-        if self.kernel.startswith("paged_attention") and not (self.wgmma or self.mma):
+        if self.kernel.startswith(PRODUCTS) and not (self.wgmma or self.mma):
             found.append("no tensor-core instruction")
-        if self.kernel.startswith("paged_attention") and not self.async_copy:
+        if self.kernel.startswith(PRODUCTS) and not self.async_copy:
             found.append("no asynchronous copy")
         return found
 

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.api import cascade_attention, copy_pages, ragged_paged_attention, write_kv
+from pallas_kernels.matmul import quantized_matmul
+from pallas_kernels.quantized_weight import QuantizedWeight
 
 # head_dim: (heads, key heads)
 _HEADS = {64: (9, 3), 80: (32, 32), 96: (32, 8), 128: (32, 8), 256: (16, 8)}
@@ -37,6 +39,8 @@ def programs(backend: str, page_sizes: tuple[int, ...] = (16, 64)) -> Iterator[P
     for page_dtype in (jnp.bfloat16, jnp.int8):
         yield _write(backend, page_dtype)
     yield _copy(backend)
+    for bits, num_tokens in ((4, 16), (4, 64), (8, 16)):
+        yield _matmul(backend, bits, num_tokens)
 
 
 def _attention(backend: str, head_dim: int, page_size: int, page_dtype: Any) -> Iterator[Program]:
@@ -84,6 +88,25 @@ def _copy(backend: str) -> Program:
 
     arguments = {"pages": pages, "source": index, "destination": index, "count": count}
     return Program("copy D128 page16 bfloat16", copy, arguments)
+
+
+def _matmul(backend: str, bits: int, num_tokens: int) -> Program:
+    """The largest product of a layer of Llama 3 8B."""
+    num_in, num_out, group = 4096, 28672, 128
+    described = jax.ShapeDtypeStruct
+    per_group = (num_out, num_in // group)
+
+    def multiply(x: Any, packed: Any, scale: Any, zero: Any) -> Any:
+        weight = QuantizedWeight(packed, scale, zero, bits=bits)
+        return quantized_matmul(x, weight, backend=backend)
+
+    arguments = {
+        "x": described((num_tokens, num_in), jnp.bfloat16),
+        "packed": described((num_out, num_in * bits // 8), jnp.uint8),
+        "scale": described(per_group, jnp.float16),
+        "zero": described(per_group, jnp.uint8),
+    }
+    return Program(f"matmul w{bits}a16 {num_tokens} tokens", multiply, arguments)
 
 
 def _arrays(

@@ -64,9 +64,16 @@ class Config:
         keys = max(16, min(128, 8192 // head_dim) // (2 if wide else 1))
         rows = max(16, padded(call.group))
         programs = min(call.num_tokens, call.num_seqs) * call.num_kv_heads
+        # Without Hopper's wgmma the operands of a product are registers too: fewer keys, or spills.
+        most = 64 if head_dim <= 64 or call.capability >= 90 or call.target != "cuda" else 32
         return cls(
             decode=Tile(rows, keys, splits_for(programs, call), num_warps=4, num_stages=3),
-            prefill=Tile(max(rows, 32 if wide else 64), min(keys, 64), num_stages=2),
+            prefill=Tile(
+                max(rows, 32 if wide else 64),
+                min(keys, most),
+                num_warps=8 if head_dim > 128 and most == 32 else 4,
+                num_stages=2,
+            ),
         )
 
 
