@@ -175,6 +175,6 @@ def test_tuning_depends_on_shapes_and_chip_alone():
     short = described(**sizes, capability=90, num_tokens=1, num_seqs=1, max_pages=16)
     choose_for = triton.Config.choose
     assert [choose_for(call).decode.splits for call in (many, few, short)] == [1, 32, 1]
-    older = described(**sizes, capability=80, num_tokens=256, num_seqs=8, max_pages=512)
-    newer = described(**sizes, capability=90, num_tokens=256, num_seqs=8, max_pages=512)
+    sizes |= {"dtype": np.dtype(jnp.bfloat16), "num_tokens": 256, "num_seqs": 8, "max_pages": 512}
+    older, newer = described(**sizes, capability=80), described(**sizes, capability=90)
     assert [choose_for(call).prefill.keys for call in (older, newer)] == [32, 64]
