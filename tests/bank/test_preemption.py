@@ -40,10 +40,15 @@ def test_ps_01_outgrowing_the_cache_ends_with_length(length: int, n: int) -> Non
     assert_idle(tiny)
 
 
-def test_ps_01_two_that_share_a_prefix_and_outgrow_the_cache() -> None:
+@pytest.mark.parametrize("length, preemptions", [(72, 1), (76, 0)])
+def test_ps_01_two_that_share_a_prefix_and_outgrow_the_cache(length: int, preemptions: int) -> None:
+    """The second of 72 tokens runs beside the first for a while, that of 76 only after it."""
     tiny = small(num_gpu_blocks_override=SMALL_POOL)
-    outputs = tiny.generate([ids(76), ids(76)], greedy(300))
-    assert [output.outputs[0].finish_reason for output in outputs] == ["length"] * 2
+    for output in tiny.generate([ids(length)] * 2, greedy(300)):
+        assert output.outputs[0].finish_reason == "length"
+        assert len(tokens(output)) == SMALL_POOL * 4 - length + 1
+        assert_dense(ids(length), tokens(output))
+    assert tiny.engine.stats().preemptions == preemptions
     assert_idle(tiny)
 
 

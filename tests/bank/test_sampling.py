@@ -26,6 +26,18 @@ def clear_prompt(gap: float = 0.1, count: int = 12) -> list[int]:
     raise AssertionError("no such prompt")
 
 
+@cache
+def echoing_prompt() -> list[int]:
+    """Its likeliest next token is in it, closely before one that is not."""
+    for salt in range(200):
+        prompt = ids(40, salt=salt)
+        scores = dense_reference.all_logits(params(), CONFIG, prompt)[-1]
+        second, best = np.argsort(scores)[-2:].tolist()
+        if best in prompt and second not in prompt and CLOSE < scores[best] - scores[second] < 1:
+            return prompt
+    raise AssertionError("no such prompt")
+
+
 def penalised(prompt: list[int], count: int, **penalties: float) -> tuple[list[int], list[float]]:
     """Greedy tokens and gaps in float64 under Hugging Face's and OpenAI's penalties."""
     repetition = penalties.get("repetition_penalty", 1.0)
@@ -108,6 +120,26 @@ def test_sa_05_penalties_follow_their_definitions(penalties: dict[str, float]) -
     assert found[:until] == want[:until]
 
 
+@pytest.mark.parametrize("repetition", [1.8, 0.7])
+def test_sa_05_repetition_multiplies_negative_scores(repetition: float) -> None:
+    """Of two tokens the penalty turns the order, which dividing by it would not."""
+    tiny = small()
+    prompt = ids(30)
+    scores = dense_reference.all_logits(params(), CONFIG, prompt)[-1]
+    turned = [
+        (seen, new)
+        for seen in sorted(set(prompt))
+        for new in sorted(set(range(3, VOCAB)) - set(prompt))
+        if scores[seen] < 0
+        if (scores[seen] - scores[new]) * (repetition - 1) > 0
+        if (scores[new] - scores[seen] * repetition) * (repetition - 1) > CLOSE
+    ]
+    assert len(turned) > 4
+    for seen, new in turned[:4]:
+        chosen = greedy(1, repetition_penalty=repetition, allowed_token_ids=[seen, new])
+        assert tiny.tokens(prompt, chosen) == [new if repetition > 1 else seen]
+
+
 def test_sa_05_penalties_do_not_leak_to_batch_mates_or_later_requests() -> None:
     tiny = small()
     prompt = [*ids(9), *ids(9)]
@@ -123,9 +155,11 @@ def test_sa_05_penalties_do_not_leak_to_batch_mates_or_later_requests() -> None:
 
 def test_sa_05_presence_and_frequency_spare_the_prompt() -> None:
     tiny = small()
-    prompt = [*ids(9), *ids(9)]
+    prompt = echoing_prompt()
     plain = tiny.tokens(prompt, greedy(1))
-    assert tiny.tokens(prompt, greedy(1, presence_penalty=2.0, frequency_penalty=2.0)) == plain
+    assert plain[0] in prompt
+    for name in ("presence_penalty", "frequency_penalty"):
+        assert tiny.tokens(prompt, greedy(1, **{name: 2.0})) == plain
 
 
 @pytest.mark.parametrize("wrong", [-1, VOCAB, 2**31, 2**63, 5.0, "5", None, True])

@@ -89,6 +89,28 @@ def test_children_of_a_penalised_parent_count_for_themselves() -> None:
     assert many[0].token_ids == solo
 
 
+def test_counts_of_a_child_are_those_of_its_own_tokens() -> None:
+    tiny = small()
+    request = tiny.add(
+        PROMPT,
+        SamplingParams(
+            n=4, seed=1, temperature=0.8, presence_penalty=1.0, max_tokens=20, ignore_eos=True
+        ),
+    )
+    for _ in range(9):
+        tiny.engine.step()
+    counts = tiny.engine.runner._counts
+    for child in request.sequences:
+        assert child.row is not None
+        slot = child.row + 1
+        known = np.bincount(child.output_token_ids, minlength=CONFIG.vocab_size)
+        unseen = np.asarray(counts.output[slot]) - known
+        assert unseen.min() == 0
+        assert unseen.sum() == child.in_flight
+        assert set(np.flatnonzero(counts.prompt[slot]).tolist()) == set(PROMPT)
+    tiny.run()
+
+
 def test_best_of_ranks_by_cumulative_logprob() -> None:
     tiny = small()
     fields = {"seed": 9, "temperature": 1.3, "max_tokens": 10, "ignore_eos": True, "logprobs": 0}
