@@ -1,0 +1,170 @@
+"""The whole engine step as a GPU that is not there would run it: what XLA makes of the pages.
+
+    benchmarks/offline_compile.sh
+
+Compiles the largest step of each kind of a real model ahead of time and reads its HLO: the
+attention kernel is called once a layer at least, every page array is donated and updated in its
+place, and none is copied or transposed. Shows nothing about speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
+
+from pallas_kernels.lab.offline import ARCHITECTURES, TARGETS
+from paxkv.cache.pages import PageLayout
+from paxkv.engine.buckets import Buckets
+from paxkv.engine.config import Limits
+from paxkv.engine.kernels import Kernels
+from paxkv.engine.program_table import ProgramTable
+from paxkv.models.config import ModelConfig
+from paxkv.models.decoder import Rope
+from paxkv.models.params import ArraySpec, describe
+from paxkv.models.rope import rope_parameters
+
+MODELS = {
+    "SmolLM2-135M": ModelConfig(
+        architecture="llama",
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_layers=30,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    ),
+    "Llama-3-8B": ModelConfig(
+        architecture="llama",
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_position_embeddings=8192,
+    ),
+}
+LIMITS = Limits(
+    max_model_len=8192,
+    block_size=16,
+    num_blocks=8191,
+    max_num_seqs=64,
+    max_num_batched_tokens=2048,
+    max_logprobs=20,
+    chunked_prefill=True,
+    prefix_caching=True,
+    seed=0,
+)
+
+
+class Ahead:
+    """In the place of the engine's `Compiler`: compiles for `target`, and keeps the HLO."""
+
+    def __init__(self, target: str) -> None:
+        description = (TARGETS / f"{target}.txtpb").read_text()
+        topology = topologies.get_topology_desc(
+            platform="cuda", target_config=description, topology="1x1x1"
+        )
+        self._sharding = NamedSharding(
+            topologies.make_mesh(topology, (1,), ("x",)), PartitionSpec()
+        )
+        kind = topology.devices[0].device_kind
+        self.mesh = AbstractMesh((), (), abstract_device=AbstractDevice(kind, 1, "cuda"))
+
+    def get(
+        self,
+        name: str,
+        function: partial[Any],
+        args: Callable[[], tuple[Any, ...]],
+        donate: tuple[int, ...] = (),
+    ) -> Any:
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._sharding), args()
+        )
+        with jax.sharding.use_abstract_mesh(self.mesh):
+            traced = jax.jit(function, donate_argnums=donate).trace(*shapes)
+            return traced.lower(lowering_platforms=("cuda",)).compile()
+
+
+def table(config: ModelConfig, target: Ahead) -> ProgramTable:
+    """The engine's own programs over shapes alone."""
+    dtype = np.dtype(jax.numpy.bfloat16)
+    params = jax.tree.map(
+        lambda spec: jax.ShapeDtypeStruct(spec.shape, dtype),
+        describe(config),
+        is_leaf=lambda x: isinstance(x, ArraySpec),
+    )
+    with jax.sharding.use_abstract_mesh(target.mesh):
+        kernels = Kernels.choose("auto", config, LIMITS, dtype, dtype)
+    inv_freq, factor = rope_parameters(config, LIMITS.max_model_len)
+    found = ProgramTable(
+        params,
+        config,
+        LIMITS,
+        rope=Rope(tuple(inv_freq.tolist()), factor),
+        layout=PageLayout.of(config, LIMITS.block_size, dtype, kernels.keys_by_dim),
+        num_pages=LIMITS.num_blocks + 1,
+        buckets=Buckets.choose(LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens),
+        kernels=kernels,
+        layers_per_program=config.num_layers,
+        swapping=False,
+    )
+    found.compiler = target  # type: ignore[assignment]
+    return found
+
+
+def read(hlo: str, config: ModelConfig, layout: PageLayout) -> dict[str, int]:
+    """Counts of what matters, and `faults`: how many of them are not as they should be."""
+    shapes = {",".join(map(str, pages.shape)) for pages in layout.arrays(LIMITS.num_blocks + 1)}
+    moved = re.findall(rf"bf16\[(?:{'|'.join(shapes)})\]\S* (?:copy|transpose)\(", hlo)
+    aliases = re.search(r"input_output_alias={(.*?)}, entry", hlo, re.DOTALL)
+    count = {
+        "kernel calls": len(re.findall(r'custom_call_target="__gpu\$xla.gpu.triton"', hlo)),
+        "aliased": aliases.group(1).count("alias)") if aliases else 0,
+        "pages copied or transposed": len(moved),
+    }
+    wrong = [
+        # A layer copies pages, writes and attends.
+        count["kernel calls"] < 3 * config.num_layers,
+        # Keys and values of every layer, and the block tables.
+        count["aliased"] != 2 * config.num_layers + 1,
+        bool(moved),
+    ]
+    return count | {"faults": sum(wrong)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", nargs="+", default=["h200", "a100"], choices=ARCHITECTURES)
+    parser.add_argument("--json", type=Path, required=True)
+    args = parser.parse_args()
+    rows = []
+    for target in args.targets:
+        for name, config in MODELS.items():
+            programs = table(config, Ahead(target))
+            for shape in programs.largest_steps():
+                layout = programs._layout
+                counts = read(programs.whole(shape).as_text(), config, layout)
+                rows.append({"target": target, "model": name, "step": shape.name, **counts})
+                print(*rows[-1].values(), flush=True)
+    args.json.write_text(json.dumps({"jax": jax.__version__, "rows": rows}, indent=1) + "\n")
+    return 1 if any(row["faults"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
