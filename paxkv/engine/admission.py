@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from paxkv.engine.beam_request import BeamRequest
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
@@ -84,7 +85,8 @@ class Admitter:
             params, self._config.vocab_size, rules.end_ids, self._bad_words(params)
         )
         number = next(self._numbers)
-        return Request(
+        kind = BeamRequest if params.use_beam_search else Request
+        return kind(
             request_id=request_id if request_id is not None else str(number),
             prompt=text,
             prompt_token_ids=ids,

@@ -5,16 +5,15 @@ It is Hugging Face transformers' (`GenerationMixin._beam_search`, 5.24), in floa
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Float32Array = NDArray[np.float32]
-Candidate = tuple[int, int, float]
-"""Place of the parent, token, and the sum of log-probabilities with it."""
+IndexArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Hypothesis:
 
 
 class BeamSearch:
-    """The beams of one request.
+    """The beams of one request; `step` advances many such searches at once.
 
     Among the candidates of a step (every beam with every token), those that end and are among
     the `width` best are finished; the `width` best of those that do not end go on.
@@ -35,6 +34,7 @@ class BeamSearch:
     Args:
         width: beams wanted, finished ones too. One beam is greedy search, as in transformers.
         max_tokens: a beam of so many tokens has finished.
+        prompt: what all beams begin with; the list becomes the first history.
         end_ids: tokens that finish a beam.
         length_penalty: a finished beam's score is its log-probability divided by its length to
             this power.
@@ -43,8 +43,8 @@ class BeamSearch:
             when it could not be better at its final length.
 
     Attributes:
-        outputs: tokens of each running beam. At first there is one, without any.
-        logprobs: float32 `[len(outputs)]`, the sum of each one's log-probabilities.
+        histories: prompt and tokens of each running beam. At first there is one beam.
+        logprobs: float32 `[len(histories)]`, the sum of each one's log-probabilities.
         finished: at most `width`, best first.
         done: nothing can change any more.
     """
@@ -54,109 +54,188 @@ class BeamSearch:
         width: int,
         max_tokens: int,
         *,
+        prompt: list[int],
         end_ids: Collection[int] = (),
         length_penalty: float = 1.0,
         early_stopping: bool | Literal["never"] = False,
     ) -> None:
         self.width = width
-        self._max_tokens = max_tokens
-        self._end_ids = end_ids
-        self._penalty = length_penalty
+        self.max_tokens = max_tokens
+        self.end_ids = tuple(sorted(end_ids))
+        self.penalty = length_penalty
         self._first_are_enough = early_stopping is True or width == 1
         self._looks_ahead = early_stopping == "never" and length_penalty > 0
-        self.outputs: list[list[int]] = [[]]
+        self._num_prompt = len(prompt)
+        self.histories: list[list[int]] = [prompt]
         self.logprobs: Float32Array = np.zeros(1, np.float32)
         self.finished: list[Hypothesis] = []
         self.done = False
 
     @property
+    def shape(self) -> tuple[int, int, tuple[int, ...]]:
+        """Searches equal in this can take a step together."""
+        return len(self.histories), self.width, self.end_ids
+
+    @property
     def length(self) -> int:
-        """Tokens of every running beam."""
-        return len(self.outputs[0])
+        """Tokens of every running beam, the prompt's left out."""
+        return len(self.histories[0]) - self._num_prompt
 
-    def step(self, token_ids: NDArray[np.integer], logprobs: Float32Array) -> list[int]:
-        """Advance every beam by a token.
-
-        Args:
-            token_ids, logprobs: `[len(outputs), k]`, the most likely next tokens of each beam,
-                best first; at least `width` of them and as many more as there are `end_ids`, or
-                the whole vocabulary. Those of log-probability -inf do not count.
-
-        Returns:
-            For each beam that runs now, the place of its parent among those that ran before. A
-            parent keeps its own place once, where it can. Beams are fewer than `width` while
-            candidates are.
-        """
-        columns = min(logprobs.shape[1], self.width + len(self._end_ids))
-        totals = (self.logprobs[:, None] + logprobs[:, :columns]).ravel()
-        # Every beam has each end once, so that among these are `width` that do not end.
-        order = np.argsort(-totals, kind="stable")[: self.width * (1 + len(self._end_ids))]
-        origins, places = np.divmod(order, columns)
-        candidates = zip(
-            origins.tolist(), token_ids[origins, places].tolist(), totals[order].tolist()
-        )
-        last = self.length + 1 == self._max_tokens
-        going: list[Candidate] = []
-        ended: list[Candidate] = []
-        for rank, candidate in enumerate(candidates):
-            _, token, total = candidate
-            enough = rank >= self.width and (last or len(going) == self.width)
-            if enough or total == -np.inf:
-                break
-            if not last and token not in self._end_ids:
-                going.append(candidate)
-            elif rank < self.width:
-                ended.append(candidate)
-        self._finish([([*self.outputs[parent], token], total) for parent, token, total in ended])
-        going = _in_place(going)
-        outputs = []
-        for place, (parent, _, _) in enumerate(going):
-            output = self.outputs[parent]
-            outputs.append(output if parent == place else output.copy())
-        for output, (_, token, _) in zip(outputs, going):
-            output.append(token)
-        self.outputs = outputs
-        self.logprobs = np.array([total for _, _, total in going], np.float32)
-        self.done = not going or self._is_over()
-        return [parent for parent, _, _ in going]
+    def output(self, place: int) -> list[int]:
+        """What the beam in `place` has added to the prompt; a copy."""
+        return self.histories[place][self._num_prompt :]
 
     def close(self) -> None:
         """End now: running beams count as finished at their present length."""
         if not self.done and self.length:
-            self._finish(list(zip(self.outputs, self.logprobs.tolist())))
+            outputs = map(self.output, range(len(self.histories)))
+            self.finish(list(zip(outputs, self.logprobs.tolist())))
         self.done = True
 
-    def _finish(self, beams: list[tuple[list[int], float]]) -> None:
-        if not beams:
-            return
-        found = [
-            Hypothesis(output, logprob, self._score(logprob, len(output)))
-            for output, logprob in beams
-        ]
+    def finish(self, beams: list[tuple[list[int], float]]) -> None:
+        """Beams have ended, each with its output and log-probability; the best are kept."""
+        scores = _scores(
+            np.array([logprob for _, logprob in beams], np.float32),
+            np.array([len(output) for output, _ in beams]),
+            np.array(self.penalty),
+        )
+        found = [Hypothesis(*beam, score) for beam, score in zip(beams, scores)]
         self.finished = sorted(self.finished + found, key=lambda h: -h.score)[: self.width]
 
-    def _score(self, logprob: float, length: int) -> np.float32:
-        with np.errstate(over="ignore", divide="ignore"):
-            return np.float32(logprob) / np.float32(np.power(float(length), self._penalty))
+    def advance(
+        self, moves: list[tuple[int, int]], tokens: list[int], logprobs: Float32Array
+    ) -> None:
+        """Make the beams in some places, ascending, children of those in others, all read first;
+        add a token to each of the `len(tokens)` first places and drop the rest."""
+        histories, start = self.histories, self._num_prompt
+        outputs = [histories[parent][start:] for _, parent in moves]
+        for (place, _), output in zip(moves, outputs):
+            if place < len(histories):
+                histories[place][start:] = output
+            else:
+                histories.append(histories[0][:start] + output)
+        if len(tokens) < len(histories):
+            del histories[len(tokens) :]
+        for history, token in zip(histories, tokens):
+            history.append(token)
+        self.logprobs = logprobs
 
-    def _is_over(self) -> bool:
+    @property
+    def decisive_length(self) -> int | None:
+        """The length at which the best running beam must beat the worst finished one for the
+        search to go on; 0 if none could, None while too few have finished."""
         if len(self.finished) < self.width:
-            return False
+            return None
         if self._first_are_enough:
-            return True
-        length = self._max_tokens if self._looks_ahead else self.length
-        return not self._score(float(self.logprobs.max()), length) > self.finished[-1].score
+            return 0
+        return self.max_tokens if self._looks_ahead else self.length
 
 
-def _in_place(beams: list[Candidate]) -> list[Candidate]:
-    """`beams` ordered so that the first child of each parent stands in its parent's place."""
-    placed: list[Candidate | None] = [None] * len(beams)
-    moved = []
-    for beam in beams:
-        parent = beam[0]
-        if parent < len(placed) and placed[parent] is None:
-            placed[parent] = beam
-        else:
-            moved.append(beam)
-    rest = iter(moved)
-    return [next(rest) if beam is None else beam for beam in placed]
+def step(
+    searches: Sequence[BeamSearch], token_ids: NDArray[np.integer], logprobs: Float32Array
+) -> list[list[tuple[int, int]]]:
+    """Advance every beam of searches of one `shape` by a token.
+
+    Args:
+        token_ids, logprobs: `[len(searches), beams, k]`, the most likely next tokens of each beam,
+            best first; at least `width` of them and as many more as there are `end_ids`, or the
+            whole vocabulary. Those of log-probability -inf do not count.
+
+    Returns:
+        For each search the places whose beam is now the child of another, with that parent's
+        place, ascending. A parent keeps its own place once, where it can. Beams are fewer than
+        `width` while candidates are, and none when all have ended.
+    """
+    _, width, end_ids = searches[0].shape
+    columns = min(logprobs.shape[2], width + len(end_ids))
+    totals = np.stack([search.logprobs for search in searches])[:, :, None]
+    totals = (totals + logprobs[:, :, :columns]).reshape(len(searches), -1)
+    # Every beam has each end once, so that among these are `width` that do not end.
+    order = np.argsort(-totals, axis=1, kind="stable")[:, : width * (1 + len(end_ids))]
+    totals = np.take_along_axis(totals, order, axis=1)
+    parents = order // columns
+    tokens = token_ids[np.arange(len(searches))[:, None], parents, order % columns]
+    last = np.array([search.length + 1 == search.max_tokens for search in searches])
+    ends = np.isin(tokens, end_ids) | last[:, None]
+    possible = totals > -np.inf
+    for place, rank in _by_row(possible[:, :width] & ends[:, :width]):
+        search = searches[place]
+        outputs = [search.output(parent) for parent in parents[place, rank].tolist()]
+        for output, token in zip(outputs, tokens[place, rank].tolist()):
+            output.append(token)
+        search.finish(list(zip(outputs, totals[place, rank].tolist())))
+    goes = possible & ~ends
+    goes &= np.cumsum(goes, axis=1) <= width
+    return _go_on(searches, goes, parents, tokens, totals)
+
+
+def _by_row(chosen: NDArray[np.bool_]) -> list[tuple[int, IndexArray]]:
+    return [(row, np.flatnonzero(chosen[row])) for row in np.flatnonzero(chosen.any(1)).tolist()]
+
+
+def _go_on(
+    searches: Sequence[BeamSearch],
+    goes: NDArray[np.bool_],
+    parents: IndexArray,
+    tokens: NDArray[np.integer],
+    totals: Float32Array,
+) -> list[list[tuple[int, int]]]:
+    counts = np.count_nonzero(goes, axis=1)
+    rows, ranks = np.nonzero(goes)
+    places = _places(rows, parents[rows, ranks], counts)
+    order = np.lexsort((places, rows))
+    rows, ranks, places = rows[order], ranks[order], places[order]
+    came = parents[rows, ranks]
+    moved = np.flatnonzero(came != places)
+    moves = list(zip(places[moved].tolist(), came[moved].tolist()))
+    forks = _parted(moves, np.bincount(rows[moved], minlength=len(searches)))
+    going = _parted(tokens[rows, ranks].tolist(), counts)
+    sums = _parted(totals[rows, ranks], counts)
+    for search, its_moves, its_tokens, logprobs in zip(searches, forks, going, sums):
+        search.advance(its_moves, its_tokens, logprobs)
+    _end_those_that_are_over(searches)
+    return forks
+
+
+def _parted(items: Any, counts: IndexArray) -> list[Any]:
+    """`counts[i]` items for each i, one lot after another."""
+    ends = np.cumsum(counts).tolist()
+    return [items[start:end] for start, end in zip([0, *ends], ends)]
+
+
+def _places(rows: IndexArray, parents: IndexArray, counts: IndexArray) -> IndexArray:
+    """A place for each beam that goes on, in the order of `rows`: the first child of a parent
+    stands in the parent's own place, the others in those that are left."""
+    most = max(1, int(counts.max(initial=0)), int(parents.max(initial=0)) + 1)
+    _, first = np.unique(rows * most + parents, return_index=True)
+    first = first[parents[first] < counts[rows[first]]]
+    vacant = np.arange(most) < counts[:, None]
+    vacant[rows[first], parents[first]] = False
+    places = parents.copy()
+    others = np.delete(np.arange(len(rows)), first)
+    places[others] = np.nonzero(vacant)[1]
+    return places
+
+
+def _end_those_that_are_over(searches: Sequence[BeamSearch]) -> None:
+    full = []
+    for search in searches:
+        if not len(search.logprobs):
+            search.done = True
+        elif (length := search.decisive_length) is not None:
+            full.append((search, length))
+    if not full:
+        return
+    best = np.array([search.logprobs.max() for search, _ in full], np.float32)
+    worst = np.array([search.finished[-1].score for search, _ in full], np.float32)
+    lengths = np.array([length for _, length in full])
+    scores = _scores(best, lengths, np.array([search.penalty for search, _ in full]))
+    for (search, _), better in zip(full, ((scores > worst) & (lengths > 0)).tolist()):
+        search.done = not better
+
+
+def _scores(
+    logprobs: Float32Array, lengths: NDArray[np.integer], penalties: NDArray[np.floating]
+) -> Float32Array:
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return logprobs / np.power(lengths.astype(np.float64), penalties).astype(np.float32)

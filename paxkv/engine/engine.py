@@ -9,15 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paxkv.engine import beam_groups
+from paxkv.engine.beam_request import BeamRequest
 from paxkv.engine.config import Limits
 from paxkv.engine.plan import Planner
 from paxkv.engine.policy import Policy
 from paxkv.engine.preemption import Preemption
-from paxkv.engine.request import Request, Sequence
+from paxkv.engine.request import Request
 from paxkv.engine.runner import Results, Row, Runner
 from paxkv.engine.schedule import Schedule
 from paxkv.engine.scheduler import Scheduler
+from paxkv.engine.searches import Searches
+from paxkv.engine.sequence import Sequence
 from paxkv.engine.stats import EngineStats
 from paxkv.memory import BlockManager
 from paxkv.outputs import token_logprobs
@@ -55,6 +57,7 @@ class Engine:
         self.limits = limits
         self.block_manager = memory
         self.scheduler = Scheduler(limits, memory, policy, preemption=preemption)
+        self.searches = Searches(limits.max_num_seqs, limits.beam_candidates)
         self.planner = planner
         self.runner = runner
         self.tokens_per_step: deque[int] = deque(maxlen=REMEMBERED_STEPS)
@@ -68,15 +71,9 @@ class Engine:
     # Requests
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises ValueError if it could never run."""
+        """Queue a request that an `Admitter` made. Raises ValueError if its id is in use."""
         if request.request_id in self._requests:
             raise ValueError(f"request_id={request.request_id!r} is in use")
-        most = self.limits.max_num_seqs
-        if request.params.children > most:
-            name = "best_of" if request.params.best_of else "n"
-            raise ValueError(
-                f"{name}={request.params.children} must be at most max_num_seqs={most}"
-            )
         request.arrival = self._arrivals
         self._arrivals += 1
         self._requests[request.request_id] = request
@@ -156,7 +153,7 @@ class Engine:
                 self._off_host(self.runner.count, sequence)
         for sequence in (draw.sequence for draw in schedule.draws):
             request = sequence.request
-            if request.search is not None and request.params.has_penalty and not request.ended:
+            if request.lockstep and request.params.has_penalty and not request.ended:
                 # Its history is another one than at its last draw.
                 self._off_host(self.runner.count, sequence)
         for parent, child in schedule.forked:
@@ -179,8 +176,7 @@ class Engine:
         bad = self._off_host(results.bad)
         self.scheduler.ended(flight.schedule)
         now = time.monotonic()
-        candidates: tuple[np.ndarray, np.ndarray] | None = None
-        searching: dict[str, Request] = {}
+        beams: list[int] = []
         for place, row in enumerate(results.rows):
             sequence = row.sequence
             sequence.in_flight -= 1
@@ -196,10 +192,8 @@ class Engine:
             request = sequence.request
             if request.first_token is None:
                 request.first_token = now
-            if request.search is not None:
-                candidates = candidates or self._off_host(results.candidates)
-                sequence.candidates = (candidates[0][place], candidates[1][place])
-                searching[request.request_id] = request
+            if request.lockstep:
+                beams.append(place)
                 continue
             if request.wants_logprobs:
                 self._add_logprobs(sequence, results, place, tokens[place])
@@ -208,13 +202,20 @@ class Engine:
             if sequence.decision is not None:
                 self.scheduler.finish(sequence)
             self._note(request)
-        if searching:
-            self._search([r for r in searching.values() if not r.ended and r.all_drawn])
+        if beams:
+            self._search(results, beams)
 
-    def _search(self, requests: list[Request]) -> None:
-        """All beams of these requests have been drawn: a step of their searches."""
-        self.scheduler.regroup(beam_groups.advance(requests))
-        for request in requests:
+    def _search(self, results: Results, places: list[int]) -> None:
+        """Beams have been drawn; the searches that have all of theirs take a step."""
+        # A beam of which another has failed has ended meanwhile.
+        places = [place for place in places if results.rows[place].sequence.decision is None]
+        ids, logprobs = self._off_host(results.candidates)
+        drawn = [results.rows[place].sequence for place in places]
+        self.searches.take(drawn, ids[places], logprobs[places])
+        requests = {id(s.request): s.request for s in drawn if isinstance(s.request, BeamRequest)}
+        complete = [request for request in requests.values() if request.all_drawn]
+        self.scheduler.queues.regroup(self.searches.step(complete))
+        for request in complete:
             self._note(request)
 
     def _publish(self, sequence: Sequence) -> None:
@@ -322,7 +323,7 @@ class Engine:
                 self._fail(request, f"the step failed: {type(error).__name__}: {error}")
         self.block_manager.reset_prefix_cache()
         self.block_manager.patch_all()
-        self.scheduler.drop_swapped()
+        self.scheduler.queues.drop_swapped()
         self.runner.swapper.drop()
         if not self.runner.alive:
             for sequence in list(self.scheduler.running):
@@ -344,7 +345,7 @@ class Engine:
         """Figures now, as a frozen dataclass."""
         memory = self.block_manager.stats()
         swap = self.block_manager.swap.stats()
-        swapped = len(self.scheduler.swapped)
+        swapped = len(self.scheduler.queues.swapped)
         page = self.runner.page_bytes
         return EngineStats(
             num_blocks=memory.total_blocks,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paxkv.engine.policy import Policy
-from paxkv.engine.request import Request, Sequence
+from paxkv.engine.request import Request
+from paxkv.engine.sequence import Sequence
 
 Place = tuple[int, int, int, int]
 

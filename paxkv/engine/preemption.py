@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 class Preemption:
     """How to choose.
 
-    With "auto" a sequence is swapped if carrying its pages out and in takes less time than
-    computing its tokens again. Pages that others keep on the device count for neither. Both speeds
-    are measured once, when the engine starts: a chunk of pages carried there and back, and the
-    smallest step of prompt tokens. That step has no context to attend to, so the measure favours
-    recomputing somewhat for long sequences.
+    With "auto" sequences are swapped if carrying their pages out and in takes less time than
+    computing their tokens again. Pages that others keep on the device count for neither. Both
+    speeds are measured once, when the engine starts: a chunk of pages carried there and back, and
+    the smallest step of prompt tokens. That step has no context to attend to, so the measure
+    favours recomputing somewhat for long sequences.
 
     mode: see `EngineConfig`. seconds_per_page: one way. seconds_per_token: in a prompt.
     """
@@ -44,9 +44,9 @@ class Preemption:
         )
         return found
 
-    def swaps(self, memory: BlockManager, row: int) -> bool:
-        """Whether the sequence in `row` should be swapped, if host memory has room."""
+    def swaps(self, memory: BlockManager, rows: list[int]) -> bool:
+        """Whether the sequences in `rows` should be swapped together, if host memory has room."""
         if self.mode != "auto":
             return self.mode == "swap"
-        pages, tokens = memory.swap.cost(row)
+        pages, tokens = memory.swap.cost(rows)
         return pages * self.seconds_per_page < tokens * self.seconds_per_token

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from paxkv.engine.request import Sequence
+from paxkv.engine.sequence import Sequence
 
 
 class PromptDelay:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
-from paxkv.engine.beams import BeamSearch, Hypothesis
-from paxkv.memory import HashChain, Swapped
-from paxkv.outputs import CompletionOutput, RequestOutput, TokenLogprobs
-from paxkv.sampling.allowed_tokens import AllowedTokens, NoTokenAllowed
+from paxkv.engine.sequence import Sequence
+from paxkv.outputs import RequestOutput, TokenLogprobs
+from paxkv.sampling.allowed_tokens import AllowedTokens
 from paxkv.sampling.keys import split_seed
 from paxkv.sampling.params import SamplingParams
 from paxkv.sampling.sampler import RowSettings, row_settings
-from paxkv.text.detokenizer import Detokenizer
 from paxkv.text.grammar import Grammar
-from paxkv.text.stop import SequenceText, StopDecision, StopRules
+from paxkv.text.stop import StopRules
 from paxkv.text.tokenizer import Tokenizer
 
 
@@ -25,13 +24,15 @@ from paxkv.text.tokenizer import Tokenizer
 class Request:
     """What was asked for, and what is known of the answer.
 
-    A beam search has a sequence for each running beam, in the places `search` has them in, and at
-    the end one for each beam found.
+    Its sequences share the prompt and then go their own ways; those of a `BeamRequest` do not.
 
     seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied.
     arrival: number of the request. place: in line, see `Order`.
     first_scheduled, first_token, finished_time: seconds of `time.monotonic`, like arrival_time.
     """
+
+    lockstep: ClassVar[bool] = False
+    """Whether all sequences go on, are preempted and end together."""
 
     request_id: str
     prompt: str | None
@@ -62,15 +63,6 @@ class Request:
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         if self.params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
-        self.search: BeamSearch | None = None
-        if self.params.use_beam_search:
-            self.search = BeamSearch(
-                self.params.children,
-                self.max_tokens,
-                end_ids=self.rules.end_ids.keys(),
-                length_penalty=self.params.length_penalty,
-                early_stopping=self.params.early_stopping,
-            )
 
     @cached_property
     def key(self) -> np.ndarray:
@@ -86,8 +78,13 @@ class Request:
 
     @property
     def unborn(self) -> int:
-        """Children that will join once the prompt is computed, or beams once candidates do."""
+        """Sequences that will join later."""
         return 0 if self.ended else self.params.children - len(self.sequences)
+
+    @property
+    def forks(self) -> int:
+        """Sequences that will join once the prompt is computed."""
+        return self.unborn
 
     @property
     def finished(self) -> bool:
@@ -100,17 +97,12 @@ class Request:
 
     @property
     def ranks_children(self) -> bool:
-        """Whether more is drawn than returned. Beams are ranked by their own rule."""
-        return self.params.children > self.params.n and self.search is None
+        """Whether more is drawn than returned."""
+        return self.params.children > self.params.n
 
     @property
     def is_scored(self) -> bool:
-        return self.wants_logprobs or self.search is not None
-
-    @property
-    def all_drawn(self) -> bool:
-        """Whether every beam has its candidates, so that the search can go on."""
-        return all(sequence.candidates is not None for sequence in self.sequences)
+        return self.wants_logprobs
 
     @property
     def reads_cache(self) -> bool:
@@ -128,32 +120,15 @@ class Request:
         self.ended = True
         for sequence in self.sequences:
             sequence.end(reason)
-        if self.search is not None:
-            self.search.close()
-            found = enumerate(self.search.finished)
-            self.sequences = [self._found(beam, index, reason) for index, beam in found] or (
-                self.sequences[:1]
-            )
 
-    def _found(self, beam: Hypothesis, index: int, reason: str) -> Sequence:
-        """The sequence of a finished beam; `reason` holds unless its tokens ended it."""
-        sequence = Sequence(self, index, [*self.prompt_token_ids, *beam.token_ids])
-        sequence.cumulative_logprob = beam.logprob
-        for token in beam.token_ids:
-            sequence.decision = sequence.text.push(token)
-        sequence.end(reason)
-        return sequence
+    def cut(self, sequence: Sequence) -> None:
+        """End the unit of `sequence` with what it has: there is no room for more."""
+        sequence.end("length")
 
     def output(self) -> RequestOutput:
-        """Everything so far; children are ranked when the request has finished.
-
-        Of a beam search nothing is known before it ends.
-        """
+        """Everything so far; children are ranked when the request has finished."""
         finished = self.finished
-        sequences = self.sequences if finished or self.search is None else []
-        if finished and self.ranks_children:
-            sequences = sorted(sequences, key=lambda s: -s.cumulative_logprob)
-        outputs = [s.output(index) for index, s in enumerate(sequences[: self.params.n])]
+        outputs = [s.output(index) for index, s in enumerate(self._shown(finished))]
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
@@ -165,6 +140,13 @@ class Request:
             metrics=self._metrics(),
         )
 
+    def _shown(self, finished: bool) -> list[Sequence]:
+        """The sequences to return, in order."""
+        sequences = self.sequences
+        if finished and self.ranks_children:
+            sequences = sorted(sequences, key=lambda s: -s.cumulative_logprob)
+        return sequences[: self.params.n]
+
     def _metrics(self) -> dict[str, float | None]:
         return {
             "arrival_time": self.arrival_time,
@@ -173,134 +155,3 @@ class Request:
             "finished_time": self.finished_time,
             "num_preemptions": self.num_preemptions,
         }
-
-
-class Sequence:
-    """One line of tokens: a prompt and one answer to it.
-
-    Attributes:
-        token_ids: prompt and committed output.
-        num_computed: tokens whose keys and values are in the pages once the steps issued so far
-            have run.
-        in_flight: tokens drawn on device, or about to be, that the host has not seen.
-        row: of the block table and every other per-sequence array, None while not running.
-        swapped: its pages in host memory, None while not there.
-        candidates: of a beam that waits for the others: ids and log-probabilities `[k]`.
-        origin: of a preempted beam: another one and the number of leading blocks they share.
-    """
-
-    __slots__ = (
-        "candidates",
-        "chain",
-        "cumulative_logprob",
-        "decision",
-        "grammar",
-        "in_flight",
-        "index",
-        "logprobs",
-        "num_computed",
-        "num_resumed",
-        "origin",
-        "request",
-        "row",
-        "swapped",
-        "text",
-        "token_ids",
-    )
-
-    def __init__(self, request: Request, index: int, token_ids: list[int]) -> None:
-        self.request = request
-        self.index = index
-        self.token_ids = token_ids
-        self.num_computed = 0
-        self.num_resumed = 0
-        self.in_flight = 0
-        self.row: int | None = None
-        self.swapped: Swapped | None = None
-        self.chain: HashChain | None = None
-        self.candidates: tuple[np.ndarray, np.ndarray] | None = None
-        self.origin: tuple[Sequence, int] | None = None
-        self.decision: StopDecision | None = None
-        self.grammar = None if request.grammar is None else request.grammar.copy()
-        self.cumulative_logprob = 0.0
-        self.logprobs: list[TokenLogprobs] | None = None
-        if request.params.logprobs is not None:
-            self.logprobs = []
-        detokenizer = None
-        if request.tokenizer is not None and request.params.detokenize:
-            detokenizer = Detokenizer(
-                request.tokenizer.backend,
-                skip_special_tokens=request.params.skip_special_tokens,
-                context=request.prompt_token_ids if request.detokenizer_context else (),
-            )
-        self.text = SequenceText(request.rules, detokenizer)
-
-    @property
-    def num_remaining(self) -> int:
-        """Tokens to compute before the next one can be drawn, those in flight included."""
-        return len(self.token_ids) + self.in_flight - self.num_computed
-
-    @property
-    def num_output(self) -> int:
-        """Tokens drawn, those in flight included."""
-        return len(self.token_ids) + self.in_flight - self.request.num_prompt
-
-    @property
-    def held(self) -> bool:
-        """Whether this is a beam that goes on only when the draws of all beams are known."""
-        return self.request.search is not None and (
-            self.in_flight > 0 or self.candidates is not None
-        )
-
-    @property
-    def output_token_ids(self) -> list[int]:
-        return self.token_ids[self.request.num_prompt :]
-
-    def child(self, index: int) -> Sequence:
-        """A sibling that has computed what this one has."""
-        sequence = Sequence(self.request, index, list(self.token_ids))
-        sequence.num_computed = self.num_computed
-        sequence.grammar = None if self.grammar is None else self.grammar.copy()
-        self.request.sequences.append(sequence)
-        return sequence
-
-    @property
-    def is_edited(self) -> bool:
-        """Whether `allowed` may ban anything."""
-        return self.grammar is not None or self.request.allowed.needed
-
-    def allowed(self) -> np.ndarray | None:
-        """Bits uint32 [ceil(V / 32)] of what may be drawn next, None for anything; all zeros if
-        nothing is left."""
-        try:
-            bits = self.request.allowed.row(self.output_token_ids)
-        except NoTokenAllowed:
-            return np.zeros(-(-self.request.vocab_size // 32), np.uint32)
-        if self.grammar is None:
-            return bits
-        following = self.grammar.allowed()
-        return following if bits is None else following & bits
-
-    def accept(self, token: int) -> None:
-        """One token more; it may end the sequence."""
-        self.token_ids.append(token)
-        self.decision = self.text.push(token)
-        if self.grammar is not None and self.decision is None:
-            self.grammar.accept(token)
-            if self.grammar.complete:
-                self.end("stop")
-
-    def end(self, reason: str) -> None:
-        if self.decision is None:
-            self.decision = self.text.finish(StopDecision(reason))
-
-    def output(self, index: int) -> CompletionOutput:
-        return CompletionOutput(
-            index=index,
-            text=self.text.text,
-            token_ids=self.output_token_ids,
-            cumulative_logprob=self.cumulative_logprob if self.request.is_scored else None,
-            logprobs=None if self.logprobs is None else list(self.logprobs),
-            finish_reason=self.decision.finish_reason if self.decision else None,
-            stop_reason=self.decision.stop_reason if self.decision else None,
-        )

@@ -223,7 +223,7 @@ class Runner:
                 self._set_random(view, place, sequence)
             if request.params.has_penalty:
                 self._set_penalties(view, place, sequence)
-            if request.search is not None:
+            if request.lockstep:
                 view["beam"][place] = 1
             if request.wants_logprobs:
                 view["wants_logprobs"][0] = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paxkv.engine.request import Sequence
+from paxkv.engine.sequence import Sequence
 
 
 @dataclass(slots=True)

@@ -182,19 +182,23 @@ class SwapSpace:
         pages[swapped.num_tokens // self._tables.block_size :] = 0
         return pages
 
-    def cost(self, row: int) -> tuple[int, int]:
-        """What preempting `row` costs: pages to move, there and back, and tokens to recompute.
+    def cost(self, rows: Rows) -> tuple[int, int]:
+        """What preempting distinct `rows` costs: pages to move, there and back, and tokens to
+        recompute. A page that they share moves once and is computed once.
 
         A page that others hold comes back by itself if it is cached, either way.
         """
-        pages = self._tables.held(self._tables.require_row(row))
-        pool = self._state.pool
-        shared = pool.refs[pages] > 1
-        cached = int(np.count_nonzero(shared & pool.published[pages]))
+        batch = self._tables.require_live(rows)
+        held, columns = self._tables.flat(batch)
+        pages, first, inside = np.unique(held, return_index=True, return_counts=True)
+        pool, size = self._state.pool, self._tables.block_size
+        shared = pool.refs[pages] > inside
+        cached = shared & pool.published[pages]
+        lengths = np.repeat(self._tables.num_tokens[batch], self._tables.columns(batch))
+        filled = np.minimum(size, lengths - columns * size)[first]
         out = int(np.count_nonzero(self._twins.host_of[pages] == 0))
         back = len(pages) - int(np.count_nonzero(shared))
-        tokens = int(self._tables.num_tokens[row]) - cached * self._tables.block_size
-        return out + back, tokens
+        return out + back, int(filled[~cached].sum())
 
     def discard(self, swapped: Swapped) -> None:
         """End a swapped sequence. Raises ValueError if it is not here."""

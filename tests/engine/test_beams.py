@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
+from paxkv.engine import beams
 from paxkv.engine.beams import BeamSearch
 
 VOCAB = 4
 END = 0
+PROMPT = [1, 2]
+
+
+def search_of(width: int, max_tokens: int, **options: Any) -> BeamSearch:
+    return BeamSearch(width, max_tokens, prompt=list(PROMPT), **options)
+
+
+def outputs(search: BeamSearch) -> list[list[int]]:
+    return [search.output(place) for place in range(len(search.histories))]
+
+
+def advance(search: BeamSearch, ids: np.ndarray, logprobs: np.ndarray) -> list[int]:
+    """One step; for each beam that runs now, the place of its parent."""
+    ((moves),) = beams.step([search], ids[None], logprobs[None])
+    parents = list(range(len(search.histories)))
+    for place, parent in moves:
+        parents[place] = parent
+    return parents
 
 
 def table(seed: int, order: int = 2) -> np.ndarray:
@@ -20,15 +40,20 @@ def table(seed: int, order: int = 2) -> np.ndarray:
 
 
 def after(model: np.ndarray, output: list[int]) -> np.ndarray:
-    first, second = [1, 2, *output][-2:]
+    first, second = [*PROMPT, *output][-2:]
     return model[first, second]
 
 
 def step(search: BeamSearch, model: np.ndarray) -> list[int]:
     """One step with all candidates, the most likely first as the device gives them."""
-    rows = [after(model, output) for output in search.outputs]
-    ids = np.stack([np.argsort(-row, kind="stable") for row in rows])
-    return search.step(ids, np.take_along_axis(np.stack(rows), ids, axis=1))
+    return advance(search, *best_first(search, model))
+
+
+def best_first(search: BeamSearch, model: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All tokens after each beam, the most likely first, and their log-probabilities."""
+    rows = np.stack([after(model, output) for output in outputs(search)])
+    ids = np.argsort(-rows, kind="stable", axis=1)
+    return ids, np.take_along_axis(rows, ids, axis=1)
 
 
 def run(search: BeamSearch, model: np.ndarray) -> list[list[int]]:
@@ -53,9 +78,7 @@ def test_beams_enough_for_everything_find_the_best_of_all(seed: int, penalty: fl
             )
             every.append((logprob / count**penalty, list(output)))
     every.sort(reverse=True)
-    search = BeamSearch(
-        width, length, end_ids={END}, length_penalty=penalty, early_stopping="never"
-    )
+    search = search_of(width, length, end_ids={END}, length_penalty=penalty, early_stopping="never")
     found = run(search, model)
     assert found[:5] == [output for _, output in every[:5]]
     for beam, (score, _) in zip(search.finished[:5], every):
@@ -69,7 +92,7 @@ def test_one_beam_is_greedy(seed: int) -> None:
     while len(output) < 9 and (not output or output[-1] != END):
         output.append(int(after(model, output).argmax()))
     for stopping in (False, True, "never"):
-        search = BeamSearch(1, 9, end_ids={END}, length_penalty=2.0, early_stopping=stopping)
+        search = search_of(1, 9, end_ids={END}, length_penalty=2.0, early_stopping=stopping)
         assert run(search, model) == [output]
 
 
@@ -80,18 +103,19 @@ def candidates(*rows: list[tuple[int, float]]) -> tuple[np.ndarray, np.ndarray]:
 
 def test_an_end_beyond_the_best_candidates_finishes_nothing() -> None:
     """Candidate number `width` and later only stand in for those that end."""
-    search = BeamSearch(2, 9, end_ids={END})
-    search.step(*candidates([(1, -1.0), (2, -1.5), (END, -2.0), (3, -3.0)]))
-    assert search.outputs == [[1], [2]]
+    search = search_of(2, 9, end_ids={END})
+    advance(search, *candidates([(1, -1.0), (2, -1.5), (END, -2.0), (3, -3.0)]))
+    assert outputs(search) == [[1], [2]]
     assert not search.finished
-    search.step(
+    advance(
+        search,
         *candidates(
             [(END, -0.5), (1, -3.0), (2, -4.0), (3, -5.0)],
             [(1, -0.1), (END, -0.2), (2, -6.0), (3, -7.0)],
-        )
+        ),
     )
     assert [beam.token_ids for beam in search.finished] == [[1, END]]
-    assert sorted(search.outputs) == [[1, 1], [2, 1]]
+    assert sorted(outputs(search)) == [[1, 1], [2, 1]]
 
 
 @pytest.mark.parametrize(
@@ -110,16 +134,16 @@ def test_when_a_search_with_all_beams_finished_is_over(
     stopping: bool | str, penalty: float, over: bool
 ) -> None:
     """Two beams ended at -1.6 and -1.7 after two tokens; the best that runs has -2.6."""
-    search = BeamSearch(
+    search = search_of(
         2,
         20,
         end_ids={END},
         length_penalty=penalty,
         early_stopping=stopping,  # type: ignore[arg-type]
     )
-    search.step(*candidates([(1, -1.5), (2, -1.6), (3, -2.0)]))
+    advance(search, *candidates([(1, -1.5), (2, -1.6), (3, -2.0)]))
     row = [(END, -0.1), (1, -1.1), (2, -2.0), (3, -2.1)]
-    search.step(*candidates(row, row))
+    advance(search, *candidates(row, row))
     assert len(search.finished) == 2
     assert search.done is over
 
@@ -127,48 +151,49 @@ def test_when_a_search_with_all_beams_finished_is_over(
 def test_a_penalty_that_favours_short_beams_looks_no_further_ahead() -> None:
     """The best that runs, -1.6 after two tokens, beats the worst that ended, -1.7 after two; after
     twenty it would not."""
-    search = BeamSearch(2, 20, end_ids={END}, length_penalty=-1.0, early_stopping="never")
-    search.step(*candidates([(1, -1.5), (END, -1.6), (2, -2.0)]))
-    search.step(
+    search = search_of(2, 20, end_ids={END}, length_penalty=-1.0, early_stopping="never")
+    advance(search, *candidates([(1, -1.5), (END, -1.6), (2, -2.0)]))
+    advance(
+        search,
         *candidates(
             [(1, -0.1), (END, -0.2), (2, -3.0)],
             [(1, -3.0), (2, -4.0), (3, -5.0)],
-        )
+        ),
     )
     assert [float(beam.score) for beam in search.finished] == pytest.approx([-1.6, -3.4])
     assert not search.done
 
 
 def test_a_parent_keeps_its_place_and_all_histories_are_apart() -> None:
-    search = BeamSearch(3, 9)
-    assert search.step(*candidates([(1, -1.0), (2, -1.1), (3, -1.2)])) == [0, 0, 0]
+    search = search_of(3, 9)
+    assert advance(search, *candidates([(1, -1.0), (2, -1.1), (3, -1.2)])) == [0, 0, 0]
     likely, unlikely = [(1, -0.1), (2, -0.2), (3, -0.3)], [(1, -8.0), (2, -8.1), (3, -8.2)]
-    assert search.step(*candidates(unlikely, likely, likely)) in ([1, 1, 2], [2, 1, 2])
-    assert search.outputs[1][:1] == [2]
-    assert search.outputs[2][:1] == [3]
-    assert all(len(output) == 2 for output in search.outputs)
-    assert len({id(output) for output in search.outputs}) == 3
-    assert len(set(map(tuple, search.outputs))) == 3
+    assert advance(search, *candidates(unlikely, likely, likely)) in ([1, 1, 2], [2, 1, 2])
+    assert outputs(search)[1][:1] == [2]
+    assert outputs(search)[2][:1] == [3]
+    assert all(len(output) == 2 for output in outputs(search))
+    assert len({id(output) for output in outputs(search)}) == 3
+    assert len(set(map(tuple, outputs(search)))) == 3
 
 
 def test_banned_candidates_leave_fewer_beams_and_more_come_back() -> None:
-    search = BeamSearch(3, 9)
-    search.step(*candidates([(1, -1.0), (2, -np.inf), (3, -np.inf)]))
-    assert search.outputs == [[1]]
-    search.step(*candidates([(1, -1.0), (2, -2.0), (3, -3.0)]))
-    assert search.outputs == [[1, 1], [1, 2], [1, 3]]
+    search = search_of(3, 9)
+    advance(search, *candidates([(1, -1.0), (2, -np.inf), (3, -np.inf)]))
+    assert outputs(search) == [[1]]
+    advance(search, *candidates([(1, -1.0), (2, -2.0), (3, -3.0)]))
+    assert outputs(search) == [[1, 1], [1, 2], [1, 3]]
     banned = [(1, -np.inf), (2, -np.inf), (3, -np.inf)]
-    assert search.step(*candidates(banned, banned, [(1, -1.0), *banned[1:]])) == [2]
-    assert search.outputs == [[1, 3, 1]]
+    assert advance(search, *candidates(banned, banned, [(1, -1.0), *banned[1:]])) == [2]
+    assert outputs(search) == [[1, 3, 1]]
 
 
 def test_closing_counts_running_beams_at_their_length() -> None:
-    search = BeamSearch(2, 9, end_ids={END})
+    search = search_of(2, 9, end_ids={END})
     search.close()
     assert search.finished == []
-    search = BeamSearch(2, 9, end_ids={END})
-    search.step(*candidates([(1, -1.0), (END, -3.0), (2, -3.5)]))
-    search.step(*candidates([(3, -1.0), (2, -9.0)], [(1, -9.0), (3, -9.5)]))
+    search = search_of(2, 9, end_ids={END})
+    advance(search, *candidates([(1, -1.0), (END, -3.0), (2, -3.5)]))
+    advance(search, *candidates([(3, -1.0), (2, -9.0)], [(1, -9.0), (3, -9.5)]))
     search.close()
     assert search.done
     assert [(beam.token_ids, float(beam.score)) for beam in search.finished] == [
@@ -178,14 +203,58 @@ def test_closing_counts_running_beams_at_their_length() -> None:
 
 
 def test_the_last_token_finishes_the_best_beams_whatever_it_is() -> None:
-    search = BeamSearch(2, 1, end_ids={END})
-    assert search.step(*candidates([(1, -1.0), (END, -2.0), (2, -3.0)])) == []
+    search = search_of(2, 1, end_ids={END})
+    assert advance(search, *candidates([(1, -1.0), (END, -2.0), (2, -3.0)])) == []
     assert search.done
     assert [beam.token_ids for beam in search.finished] == [[1], [END]]
 
 
 def test_huge_penalties_raise_nothing() -> None:
     for penalty in (100.0, -100.0):
-        search = BeamSearch(2, 3, end_ids={END}, length_penalty=penalty)
+        search = search_of(2, 3, end_ids={END}, length_penalty=penalty)
         run(search, table(0))
         assert len(search.finished) == 2
+
+
+@pytest.mark.parametrize("stopping", [True, False, "never"])
+def test_searches_that_step_together_find_what_each_finds_alone(stopping: bool | str) -> None:
+    """Of different lengths, so that some end while others go on, with beams banned now and then."""
+
+    def make() -> list[BeamSearch]:
+        return [
+            search_of(
+                4, 5 + number % 5, end_ids={END}, length_penalty=number % 3, early_stopping=stopping
+            )
+            for number in range(24)
+        ]
+
+    def drawn(search: BeamSearch, number: int) -> tuple[np.ndarray, np.ndarray]:
+        ids, logprobs = best_first(search, table(number))
+        if (search.length + number) % 4 == 0:
+            logprobs = np.where(np.arange(VOCAB) < 1, logprobs, np.float32(-np.inf))
+        return ids, logprobs
+
+    alone, together = make(), make()
+    for number, search in enumerate(alone):
+        while not search.done:
+            advance(search, *drawn(search, number))
+    sizes = set()
+    running = dict(enumerate(together))
+    while running:
+        shape = next(iter(running.values())).shape
+        batch = {number: search for number, search in running.items() if search.shape == shape}
+        found = [drawn(search, number) for number, search in batch.items()]
+        before = [[list(history) for history in s.histories] for s in batch.values()]
+        moves = beams.step(
+            list(batch.values()), *(np.stack(each) for each in zip(*found, strict=True))
+        )
+        for search, old, moved in zip(batch.values(), before, moves, strict=True):
+            parents = dict(moved)
+            assert list(parents) == sorted(parents)
+            for place, history in enumerate(search.histories):
+                assert history[:-1] == old[parents.get(place, place)]
+        sizes.add(len(batch))
+        running = {number: search for number, search in running.items() if not search.done}
+    assert max(sizes) > 8
+    for one, other in zip(alone, together, strict=True):
+        assert one.finished == other.finished

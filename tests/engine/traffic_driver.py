@@ -129,7 +129,7 @@ class TrafficDriver:
             deterministic=True, num_gpu_blocks_override=20, preemption_mode="swap", **options
         )
         self.engine = self.tiny.engine
-        self.engine.scheduler._preemption = Coin("swap", rng=rng)
+        self.engine.scheduler.queues.preemption = Coin("swap", rng=rng)
         self.live: dict[str, tuple[Ask, Request]] = {}
         self.failing: str | None = None
         self.done: Counter[str] = Counter()
@@ -171,7 +171,7 @@ class TrafficDriver:
     def abort(self) -> None:
         """Rather one of those in host memory, where there are any."""
         if self.live:
-            away = {s.request.request_id for s in self.engine.scheduler.swapped}
+            away = {s.request.request_id for s in self.engine.scheduler.queues.swapped}
             ask, request = self.live.pop(self.rng.choice(sorted(away or self.live)))
             self.done["aborted in host memory"] += bool(away)
             self.engine.abort(request.request_id)
@@ -195,8 +195,8 @@ class TrafficDriver:
         memory.check_invariants()
         rows = [sequence.row for sequence in scheduler.running]
         assert sorted(rows) == memory.live_rows.tolist()  # type: ignore[type-var]
-        assert len(scheduler.swapped) == memory.swap.stats().sequences
-        searches = any(s.request.search is not None for s in scheduler.swapped)
+        assert len(scheduler.queues.swapped) == memory.swap.stats().sequences
+        searches = any(s.request.lockstep for s in scheduler.queues.swapped)
         self.done["searches in host memory"] += searches
 
     def ended(self, request: Request) -> None:
@@ -210,11 +210,11 @@ class TrafficDriver:
         self.done["answered"] += 1
         preempted = request.num_preemptions > 0
         self.done["preempted and answered"] += preempted
-        self.done["preempted searches"] += preempted and request.search is not None
+        self.done["preempted searches"] += preempted and request.lockstep
 
     @staticmethod
     def assert_begins(ask: Ask, request: Request) -> None:
-        if request.search is not None:
+        if request.lockstep:
             return
         for (tokens, _), (whole, _) in zip(answer(request), alone(ask)):
             assert whole[: len(tokens)] == tokens

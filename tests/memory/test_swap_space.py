@@ -261,13 +261,15 @@ class TestEnds:
     def test_what_preempting_costs(self) -> None:
         bm = manager()
         row = start(bm, ids(10))
-        assert bm.swap.cost(row) == (6, 10)
+        assert bm.swap.cost([row]) == (6, 10)
         bm.publish(row, ids(10), 10)
         other = start(bm, ids(10))
         # Two cached pages stay with the other; they move out once and come back by themselves.
-        assert bm.swap.cost(row) == (4, 2)
+        assert bm.swap.cost([row]) == (4, 2)
+        # Together they share nothing with anybody: two full pages, and a tail each.
+        assert bm.swap.cost([row, other]) == (8, 12)
         put_away(bm, other)
-        assert bm.swap.cost(row) == (4, 10)
+        assert bm.swap.cost([row]) == (4, 10)
 
     def test_a_contradiction_is_named(self) -> None:
         bm = manager()

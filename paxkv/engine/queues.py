@@ -1,0 +1,180 @@
+"""The sequences that hold pages, those that wait for some, and the ways between."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+import numpy as np
+
+from paxkv.engine.order import rank
+from paxkv.engine.preemption import Preemption
+from paxkv.engine.searches import Regrouping
+from paxkv.engine.sequence import Sequence
+from paxkv.memory import Admission, BlockManager
+
+
+class Queues:
+    """Running and waiting sequences, each list by rank; every running one has a row.
+
+    Sequences that go on together (`Sequence.unit`) also leave together: all to host memory, or
+    none, and they come back sharing the pages they share now.
+    """
+
+    def __init__(self, memory: BlockManager, preemption: Preemption) -> None:
+        self._memory = memory
+        self.preemption = preemption
+        self.running: list[Sequence] = []
+        self.waiting: list[Sequence] = []
+
+    @property
+    def swapped(self) -> list[Sequence]:
+        """Those of the waiting that are in host memory."""
+        return [sequence for sequence in self.waiting if sequence.swapped is not None]
+
+    def wait(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=rank)
+
+    def run(self, sequence: Sequence, row: int) -> None:
+        sequence.row = row
+        insort(self.running, sequence, key=rank)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Let go of everything a sequence holds; it has ended."""
+        if sequence.row is not None:
+            self._memory.free(sequence.row)
+            sequence.row = None
+            _leave(self.running, sequence)
+        else:
+            if sequence.swapped is not None:
+                self._memory.swap.discard(sequence.swapped)
+                sequence.swapped = None
+            _leave(self.waiting, sequence)
+
+    # Away and back
+
+    def put_away(self, unit: list[Sequence], may_swap: bool) -> bool:
+        """Running sequences wait in their old places; returns whether host memory took them."""
+        # What has been drawn from already must be drawn from again, so there must be a token.
+        may_swap = may_swap and all(sequence.num_remaining for sequence in unit)
+        away = None
+        if may_swap and self.preemption.swaps(self._memory, rows_of(unit)):
+            away = self._memory.swap.swap_out_rows(rows_of(unit))
+            for sequence, swapped in zip(unit, away or ()):
+                sequence.swapped = swapped
+                sequence.row = None
+        self.stop(unit)
+        for sequence in unit:
+            if sequence.swapped is None:
+                sequence.num_computed = 0
+            sequence.num_resumed += 1
+            sequence.drawn = False
+            self.wait(sequence)
+        return away is not None
+
+    def give_pages(self, sequence: Sequence, first_chunk: int, headroom: int) -> Admission | None:
+        """A row, and pages for what it has and for `first_chunk` tokens more; or None.
+
+        headroom: pages that must stay free; the beams that follow the first of theirs need none.
+        """
+        if sequence.swapped is not None:
+            count = min(sequence.num_remaining, first_chunk)
+            return self._memory.swap.swap_in(sequence.swapped, count, headroom=headroom)
+        if sequence.origin is not None:
+            return self._join(sequence, first_chunk)
+        request = sequence.request
+        if sequence.chain is None:
+            sequence.chain = self._memory.chain(salt=request.cache_salt)
+        return self._memory.admit(
+            sequence.token_ids,
+            chain=sequence.chain,
+            first_chunk=first_chunk,
+            headroom=headroom,
+            use_cache=request.reads_cache,
+            publish=request.leaves_cache,
+            resumed=sequence.num_resumed > 0,
+        )
+
+    def _join(self, sequence: Sequence, most: int) -> Admission | None:
+        """A row beside the one it shares blocks with, and slots for at most `most` tokens more."""
+        assert sequence.origin is not None
+        beside, num_blocks = sequence.origin
+        cached = num_blocks * self._memory.block_size
+        new = min(len(sequence.token_ids) - cached, most)
+        if -(-new // self._memory.block_size) > self._memory.num_free_blocks:
+            return None
+        assert beside.row is not None
+        row = self._memory.fork_blocks(beside.row, num_blocks)
+        if row is None:
+            return None
+        self._memory.append(row, new)
+        return Admission(row, cached, new)
+
+    def drop_swapped(self) -> None:
+        """Host memory is lost: everything in it is computed again."""
+        for sequence in self.swapped:
+            sequence.swapped = None
+            sequence.num_computed = 0
+        self._memory.swap.drop_all()
+
+    # Many rows at once
+
+    def fork(self, parent: Sequence, count: int) -> list[Sequence]:
+        """`count` new children of a running sequence, on its pages."""
+        assert parent.row is not None
+        rows = self._memory.fork(parent.row, count)
+        assert rows is not None
+        first = len(parent.request.sequences)
+        children = [parent.child(first + place) for place in range(count)]
+        for child, row in zip(children, rows.tolist()):
+            self.run(child, row)
+        return children
+
+    def regroup(self, regrouping: Regrouping) -> None:
+        """Carry out a step of beam searches: one fork of rows, and one free."""
+        rows = self._memory.spare_rows(len(regrouping.born))
+        assert rows is not None
+        for sequence, row in zip(regrouping.born, rows.tolist()):
+            self.run(sequence, row)
+        if regrouping.forks:
+            parents, children = zip(*regrouping.forks)
+            self._memory.fork_rows(rows_of(parents), rows_of(children))
+        self.stop(regrouping.ended)
+
+    def stop(self, sequences: list[Sequence]) -> None:
+        """Free the rows of running sequences."""
+        self._memory.free_rows(rows_of(sequences))
+        for sequence in sequences:
+            _leave(self.running, sequence)
+            sequence.row = None
+
+
+def rows_of(sequences: list[Sequence] | tuple[Sequence, ...]) -> list[int]:
+    return [s.row for s in sequences if s.row is not None]
+
+
+def set_origins(unit: list[Sequence], block_size: int) -> None:
+    """Note which leading blocks each sequence shares, and with which one before it.
+
+    Sequences that computed one history share the pages of its full blocks. Those that are given
+    their rows beside another's share them again, whatever the prefix cache has kept.
+    """
+    known = np.array([sequence.token_ids for sequence in unit])
+    for place, sequence in enumerate(unit):
+        differs = known[:place] != known[place]
+        common = np.argmax(differs, axis=1) // block_size
+        sequence.origin = None
+        if common.max(initial=0):
+            sequence.origin = (unit[int(common.argmax())], int(common.max()))
+
+
+def blocks_in_all(unit: list[Sequence], block_size: int) -> int:
+    """Pages that all hold once what is known of them is computed, shared ones once."""
+    shared = sum(origin[1] for sequence in unit if (origin := sequence.origin) is not None)
+    each = -(-len(unit[0].token_ids) // block_size)
+    return each * len(unit) - shared
+
+
+def _leave(queue: list[Sequence], sequence: Sequence) -> None:
+    place = bisect_left(queue, rank(sequence), key=rank)
+    if place < len(queue) and queue[place] is sequence:
+        del queue[place]

@@ -1,0 +1,81 @@
+"""The running beam searches of an engine: what their beams drew, and what becomes of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paxkv.engine import beams
+from paxkv.engine.beam_request import BeamRequest
+from paxkv.engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Regrouping:
+    """What becomes of the rows of several searches after a step of each.
+
+    forks: (parent, child) pairs; each child's row becomes a copy of its parent's, all read first.
+    born: children without a row as yet. ended: sequences that no beam is left for.
+    """
+
+    forks: list[tuple[Sequence, Sequence]] = field(default_factory=list)
+    born: list[Sequence] = field(default_factory=list)
+    ended: list[Sequence] = field(default_factory=list)
+
+
+class Searches:
+    """Keeps the candidates of each beam, by its row, until all beams of its search have theirs.
+
+    max_rows: rows there are. num_candidates: of each draw, at most; a model with a smaller
+        vocabulary has fewer.
+    """
+
+    def __init__(self, max_rows: int, num_candidates: int) -> None:
+        self._ids = np.zeros((max_rows, num_candidates), np.int32)
+        self._logprobs = np.full((max_rows, num_candidates), -np.inf, np.float32)
+
+    def take(self, drawn: list[Sequence], token_ids: np.ndarray, logprobs: np.ndarray) -> None:
+        """Candidates `[len(drawn), k]` have come, best first; k is the same at every call."""
+        rows = np.array([sequence.row for sequence in drawn], np.int32)
+        self._ids[rows, : token_ids.shape[1]] = token_ids
+        self._logprobs[rows, : token_ids.shape[1]] = logprobs
+        for sequence in drawn:
+            sequence.drawn = True
+
+    def step(self, requests: Iterable[BeamRequest]) -> Regrouping:
+        """A step of every search, all of whose beams have been drawn."""
+        alike: dict[object, list[BeamRequest]] = {}
+        for request in requests:
+            alike.setdefault(request.search.shape, []).append(request)
+        regrouping = Regrouping()
+        for batch in alike.values():
+            rows = np.array([[sequence.row for sequence in r.sequences] for r in batch], np.int32)
+            searches = [request.search for request in batch]
+            forks = beams.step(searches, self._ids[rows], self._logprobs[rows])
+            for request, places in zip(batch, forks):
+                _follow(request, places, regrouping)
+        return regrouping
+
+
+def _follow(request: BeamRequest, forks: list[tuple[int, int]], regrouping: Regrouping) -> None:
+    """The sequences of a request take the places that its beams have now."""
+    search, before = request.search, request.sequences
+    for sequence in before:
+        sequence.drawn = False
+    if search.done:
+        regrouping.ended += before
+        request.end("length")
+        return
+    regrouping.ended += before[len(search.histories) :]
+    request.sequences = before[: len(search.histories)]
+    for place, parent in forks:
+        if place < len(before):
+            child = before[place]
+        else:
+            child = before[0].child(place)
+            child.token_ids = search.histories[place]
+            regrouping.born.append(child)
+        child.chain = None
+        regrouping.forks.append((before[parent], child))
