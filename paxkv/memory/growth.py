@@ -1,4 +1,4 @@
-"""How many pages a batch of rows needs to grow, and which of them must copy their tail."""
+"""How a batch of rows grows: how many pages that takes, and which of them must copy their tail."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from paxkv.memory.answers import OutOfBlocks
 from paxkv.memory.lru import Int32Array
-from paxkv.memory.tables import BlockTables
+from paxkv.memory.state import MemoryState
 
 
 class GrowthPlan(NamedTuple):
@@ -40,12 +41,34 @@ class GrowthPlan(NamedTuple):
         return owners, columns.astype(np.int32)
 
 
-def plan_growth(
-    tables: BlockTables, refs: Int32Array, rows: Int32Array, num_tokens: ArrayLike
-) -> GrowthPlan:
-    """Plan `num_tokens` more slots (one number, or one per row) for each of `rows`."""
+def room(state: MemoryState, row: int) -> int:
+    """Slots by which a live row can grow with the pages that are free."""
+    pages, size, free = state.tables.held(row), state.tables.block_size, state.pool.num_free
+    slack = -int(state.tables.num_tokens[row]) % size
+    if slack and state.pool.refs[pages[-1]] > 1:
+        # The tail must be copied before anything goes into it.
+        slack = slack - size if free else 0
+    return free * size + slack
+
+
+def plan_growth(state: MemoryState, rows: Int32Array, num_tokens: ArrayLike) -> GrowthPlan:
+    """Plan `num_tokens` more slots (one number, or one per row) for each of `rows`.
+
+    Raises ValueError if `num_tokens` is below 1 or a row would outgrow its block table.
+    """
+    tables, refs = state.tables, state.pool.refs
+    least = np.min(num_tokens, initial=1)
+    if least < 1:
+        raise ValueError(f"num_tokens is {least}; it must be at least 1")
     before = tables.num_tokens[rows]
     after = (before + np.asarray(num_tokens)).astype(np.int32)
+    widest = tables.max_columns * tables.block_size
+    if after.max(initial=0) > widest:
+        worst = int(after.argmax())
+        raise ValueError(
+            f"num_tokens would bring row {rows[worst]} to {after[worst]} tokens; a block table "
+            f"has room for {widest}"
+        )
     columns = -(-before // tables.block_size)
     fresh = -(-after // tables.block_size) - columns
     tails = tables.pages[rows, columns - 1]
@@ -54,6 +77,32 @@ def plan_growth(
     if len(copying):
         copying = copying[_must_copy(tails[copying], refs)]
     return GrowthPlan(rows, after, columns, fresh, copying, tails, int(fresh.sum()) + len(copying))
+
+
+def grow(state: MemoryState, plan: GrowthPlan) -> None:
+    """Carry out a plan; raises OutOfBlocks, nothing having changed, if pages are too few."""
+    tables, pool = state.tables, state.pool
+    if plan.total > pool.num_free:
+        raise OutOfBlocks(
+            f"{plan.total} blocks are needed and {pool.num_free} of {pool.num_pages} are free"
+        )
+    if plan.total:
+        pages = state.take(plan.total)
+        copies, added = pages[: len(plan.copying)], pages[len(plan.copying) :]
+        if len(copies):
+            _copy_on_write(state, plan, copies)
+        tables.write(*plan.added_cells(), added)
+    if len(state.twins):
+        # Only its owner writes to a tail, and host memory has no part in that.
+        grown = np.delete(np.arange(len(plan.rows)), plan.copying)
+        partial = grown[tables.num_tokens[plan.rows[grown]] % tables.block_size != 0]
+        state.twins.part_devices(plan.tails[partial])
+    tables.num_tokens[plan.rows] = plan.after
+
+
+def _copy_on_write(state: MemoryState, plan: GrowthPlan, targets: Int32Array) -> None:
+    state.copy(plan.tails[plan.copying], targets)
+    state.tables.write(plan.rows[plan.copying], plan.columns[plan.copying] - 1, targets)
 
 
 def _must_copy(pages: Int32Array, refs: Int32Array) -> NDArray[np.bool_]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paxkv.memory.answers import Admission, Growth, OutOfBlocks
-from paxkv.memory.growth import GrowthPlan, plan_growth
+from paxkv.memory.answers import Admission, Growth
+from paxkv.memory.growth import GrowthPlan, grow, plan_growth, room
 from paxkv.memory.lru import Int32Array
 from paxkv.memory.prefix import BlockHash, HashChain, Identity, TokenIds, sha256_block_hash
 from paxkv.memory.state import MemoryState
@@ -166,12 +166,7 @@ class BlockManager(MemoryView):
 
     def room(self, row: int) -> int:
         """Slots that `append(row, …)` can grant now with the pages that are free."""
-        pages = self._tables.held(self._tables.require_row(row))
-        slack = -int(self.num_tokens[row]) % self.block_size
-        if slack and self._pool.refs[pages[-1]] > 1:
-            # The tail must be copied before anything goes into it.
-            slack = slack - self.block_size if self.num_free_blocks else 0
-        return self.num_free_blocks * self.block_size + slack
+        return room(self._state, self._tables.require_row(row))
 
     def can_append(self, rows: int | Rows, num_tokens: ArrayLike = 1) -> bool:
         """Whether one row, or all of several, can grow by `num_tokens` slots (each) now."""
@@ -188,7 +183,7 @@ class BlockManager(MemoryView):
             ValueError: the row is not live, or would outgrow its block table.
         """
         plan = self._plan([row], num_tokens)
-        self._grow(plan)
+        grow(self._state, plan)
         start = int(plan.columns[0])
         pages = tuple(self.tables[row, start : start + int(plan.fresh[0])].tolist())
         if not len(plan.copying):
@@ -208,48 +203,11 @@ class BlockManager(MemoryView):
             OutOfBlocks, ValueError: like `append`; no row has grown.
         """
         plan = self._plan(rows, num_tokens)
-        self._grow(plan)
+        grow(self._state, plan)
         return plan.total
 
     def _plan(self, rows: Rows, num_tokens: ArrayLike) -> GrowthPlan:
-        batch = self._tables.require_live(rows)
-        least = np.min(num_tokens, initial=1)
-        if least < 1:
-            raise ValueError(f"num_tokens is {least}; it must be at least 1")
-        plan = plan_growth(self._tables, self._pool.refs, batch, num_tokens)
-        widest = self._tables.max_columns * self.block_size
-        if plan.after.max(initial=0) > widest:
-            worst = int(plan.after.argmax())
-            raise ValueError(
-                f"num_tokens would bring row {batch[worst]} to {plan.after[worst]} tokens; a block "
-                f"table has room for {widest}"
-            )
-        return plan
-
-    def _grow(self, plan: GrowthPlan) -> None:
-        if plan.total > self.num_free_blocks:
-            raise OutOfBlocks(
-                f"{plan.total} blocks are needed and {self.num_free_blocks} of "
-                f"{self.num_blocks} are free"
-            )
-        if plan.total:
-            pages = self._state.take(plan.total)
-            copies, added = pages[: len(plan.copying)], pages[len(plan.copying) :]
-            if len(copies):
-                self._copy_on_write(plan, copies)
-            rows, columns = plan.added_cells()
-            self._tables.write(rows, columns, added)
-        if len(self._state.twins):
-            # Only its owner writes to a tail, and host memory has no part in that.
-            grown = np.delete(np.arange(len(plan.rows)), plan.copying)
-            partial = grown[self.num_tokens[plan.rows[grown]] % self.block_size != 0]
-            self._state.twins.part_devices(plan.tails[partial])
-        self.num_tokens[plan.rows] = plan.after
-
-    def _copy_on_write(self, plan: GrowthPlan, targets: Int32Array) -> None:
-        sources = plan.tails[plan.copying]
-        self._state.copy(sources, targets)
-        self._tables.write(plan.rows[plan.copying], plan.columns[plan.copying] - 1, targets)
+        return plan_growth(self._state, self._tables.require_live(rows), num_tokens)
 
     # Sharing and letting go
 
@@ -280,7 +238,7 @@ class BlockManager(MemoryView):
         gained, lost, columns = self._tables.gather(read, written)
         self._pool.share(gained)
         self._published.copy(read, written)
-        self._let_go(lost, columns)
+        self._state.let_go(lost, columns)
 
     def fork_blocks(self, source: int, num_blocks: int) -> int | None:
         """A new row that shares the first `num_blocks` pages of row `source`, all of them full.
@@ -316,12 +274,7 @@ class BlockManager(MemoryView):
         batch = self._tables.require_live(rows)
         pages, columns = self._tables.flat(batch)
         self._state.stop(batch)
-        self._let_go(pages, columns)
-
-    def _let_go(self, pages: Int32Array, columns: Int32Array) -> None:
-        idle = self._pool.drop(pages)
-        pages, columns = pages[idle], columns[idle]
-        self._state.release(pages[self._tables.tails_first(columns)])
+        self._state.let_go(pages, columns)
 
     # Prefix cache
 
@@ -367,17 +320,7 @@ class BlockManager(MemoryView):
         Returns:
             Other rows that share those pages and lack their KV as well.
         """
-        self._tables.require_row(row)
-        done = int(self._published.done[row])
-        first = max(int(self._published.hits[row]), num_tokens // self.block_size)
-        if first >= done:
-            return np.zeros(0, np.int32)
-        self._published.rewind(row, first)
-        pages = self.tables[row, first:done]
-        # A reset may have taken them out of the cache since: whoever hit them has them still.
-        self._state.forget(pages[self._pool.published[pages]])
-        sharing = self._tables.rows_with(pages)
-        return sharing[sharing != row]
+        return self._state.withdraw(self._tables.require_row(row), num_tokens)
 
     def reset_prefix_cache(self, weights_version: Identity = None) -> None:
         """Forget all cached content. Live rows keep their pages and publish no more.

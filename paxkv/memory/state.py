@@ -60,6 +60,12 @@ class MemoryState:
         self.tables.live[rows] = False
         self.published.stop(rows)
 
+    def let_go(self, pages: Int32Array, columns: Int32Array) -> None:
+        """Table cells in `columns` mention `pages` no longer; the tails are evicted first."""
+        idle = self.pool.drop(pages)
+        pages, columns = pages[idle], columns[idle]
+        self.release(pages[self.tables.tails_first(columns)])
+
     def release(self, idle: Int32Array) -> None:
         """Pages that nobody holds any more, the first to be evicted first."""
         if len(self.copies):
@@ -102,6 +108,19 @@ class MemoryState:
         self.published.index.clear()
         self.pool.forget_all()
         self.published.enabled[:] = False
+
+    def withdraw(self, row: int, num_tokens: int) -> Int32Array:
+        """Take back what `row` published past `num_tokens`; returns other rows with that."""
+        done = int(self.published.done[row])
+        first = max(int(self.published.hits[row]), num_tokens // self.tables.block_size)
+        if first >= done:
+            return np.zeros(0, np.int32)
+        self.published.rewind(row, first)
+        pages = self.tables.pages[row, first:done]
+        # A reset may have taken them out of the cache since: whoever hit them has them still.
+        self.forget(pages[self.pool.published[pages]])
+        sharing = self.tables.rows_with(pages)
+        return sharing[sharing != row]
 
     def count_lookup(self, queries: int, hits: int, *, resumed: bool) -> None:
         """An admitted request had `hits` of its `queries` tokens in the prefix cache."""

@@ -1,23 +1,18 @@
-"""Drives a block manager at random, beside a naive model and a pretended device.
-
-The device holds a number per slot that stands for the KV there: it depends on the root and on
-every token up to it, so a page shared wrongly, a copy skipped or a block hit under the wrong
-prefix reads back as a wrong number.
-"""
+"""Drives a block manager at random, beside a naive model and a pretended device."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 
 import numpy as np
-from naive_memory import Key, NaiveMemory, Page
+from naive_memory import Key, NaiveMemory
+from pretended_device import Device, Live, Waiting
+from state_comparison import assert_alike
 
-from paxkv.memory import BlockManager, HashChain, OutOfBlocks
+from paxkv.memory import BlockManager, OutOfBlocks
 
-MASK = (1 << 62) - 1
 NUM_TOKEN_IDS = 2
 SIZES = ((16, 1), (12, 2), (40, 2), (24, 3), (8, 4), (32, 4))
 """Pages, and tokens per page: small enough to be full most of the time."""
@@ -26,55 +21,6 @@ SALTS = (None, None, "a", "b")
 
 class DriverFailure(AssertionError):
     """The block manager did something wrong, or raised."""
-
-
-@dataclass
-class Live:
-    """A running sequence as its owner knows it."""
-
-    tokens: list[int]
-    salt: str | None
-    weights: int
-    granted: int
-    computed: int
-    prompt: int
-    chain: HashChain | None
-
-    @property
-    def root(self) -> object:
-        return self.salt, self.weights
-
-    def kv(self) -> list[int]:
-        value = hash(self.root) & MASK
-        values = []
-        for token in self.tokens:
-            value = (value * 6364136223846793005 + token + 1442695040888963407) & MASK
-            values.append(value)
-        return values
-
-
-@dataclass
-class Waiting:
-    tokens: list[int]
-    salt: str | None
-    prompt: int
-    chain: HashChain | None
-
-
-@dataclass
-class Device:
-    """What the device has: a table that is patched, and pages that are copied and written."""
-
-    table: np.ndarray
-    kv: np.ndarray
-    block_size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.block_size = self.kv.shape[1]
-
-    def slots(self, row: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        positions = np.arange(start, stop)
-        return self.table[row, positions // self.block_size], positions % self.block_size
 
 
 class MemoryDriver:
@@ -147,35 +93,7 @@ class MemoryDriver:
             self.compare()
 
     def compare(self) -> None:
-        """The whole state equals the model's, up to the names of pages."""
-        bm, model = self.bm, self.model
-        snapshot = bm.snapshot()
-        assert [row for row, *_ in snapshot.rows] == sorted(model.rows)
-        named: dict[int, Page] = {}
-        for row, granted, pages, published in snapshot.rows:
-            sequence = model.rows[row]
-            assert granted == sequence.granted
-            assert published == sequence.published
-            assert len(pages) == len(sequence.pages)
-            for page, modelled in zip(pages, sequence.pages):
-                assert named.setdefault(page, modelled) is modelled, f"page {page} is two pages"
-                assert snapshot.references[page] == modelled.refs
-        assert len({id(modelled) for modelled in named.values()}) == len(named)
-        stats = snapshot.stats
-        assert stats.used_blocks == len(named)
-        assert bm.num_free_blocks == model.free, f"{bm.num_free_blocks} free, not {model.free}"
-        assert len(snapshot.blank) == model.blank
-        assert len(snapshot.index) == len(model.cached)
-        assert len(snapshot.copies) == len(model.copies)
-        assert stats.cow_copies == model.num_copies
-        assert stats.evictions == model.num_evictions
-        assert len(snapshot.evictable) == len(model.evictable)
-        for page, modelled in zip(snapshot.evictable, model.evictable):
-            named[page] = modelled
-        for page, digest in snapshot.index:
-            key = named[page].key
-            assert key is not None, f"page {page} is cached"
-            assert self.keys.setdefault(digest, key) == key, f"page {page} is in another's place"
+        assert_alike(self.bm, self.model, self.keys)
 
     # Operations
 
@@ -407,37 +325,17 @@ class MemoryDriver:
 
     def step(self) -> None:
         """What the device does: patch, copy, write; then every row must read its own KV."""
-        device = self.device
-        rows, columns, pages = self.bm.take_patches()
-        assert len(np.unique(rows * device.table.shape[1] + columns)) == len(rows)
-        device.table[rows, columns] = pages
-        assert np.array_equal(device.table, self.bm.tables), "the patches are not all changes"
+        self.device.patch(self.bm)
         self.move()
-        values = {row: np.array(live.kv(), np.int64) for row, live in self.live.items()}
-        for row, live in self.live.items():
-            where = device.slots(row, live.computed, live.granted)
-            slots = self.bm.slots([row] * len(where[0]), range(live.computed, live.granted))
-            assert np.array_equal(slots, where[0] * device.block_size + where[1])
-            device.kv[where] = values[row][live.computed : live.granted]
-            live.computed = live.granted
-        for row, live in self.live.items():
-            found = device.kv[device.slots(row, 0, live.granted)]
-            wrong = np.flatnonzero(found != values[row][: live.granted])
-            assert not len(wrong), f"row {row} reads wrong KV at {wrong.tolist()}"
-        assert not device.table[:, :].min() < 0
-        assert not device.kv[0].any(), "page 0 was written"
+        self.device.compute(self.bm, self.live)
         for row, live in self.live.items():
             if self.rng.random() < 0.9:
                 self.publish(row, live.computed)
 
     def move(self) -> None:
         """Contents that change place before anything is written."""
-        sources, targets = self.bm.take_copies()
         self.model.copies.clear()
-        assert len(set(targets.tolist())) == len(targets)
-        assert not set(sources.tolist()) & set(targets.tolist())
-        self.device.kv[targets] = self.device.kv[sources]
-        self.done["copies"] += len(targets)
+        self.done["copies"] += self.device.copy(self.bm)
 
     def end_everything(self) -> None:
         self.step()

@@ -344,9 +344,9 @@ def one_page_too_few(patch: pytest.MonkeyPatch) -> None:
     """`n // block_size` where the rounded-up quotient is meant."""
     right = growth_module.plan_growth
 
-    def wrong(tables: Any, refs: Any, rows: Any, num_tokens: Any) -> Any:
-        plan = right(tables, refs, rows, num_tokens)
-        fresh = np.maximum(plan.after // tables.block_size - plan.columns, 0)
+    def wrong(state: Any, rows: Any, num_tokens: Any) -> Any:
+        plan = right(state, rows, num_tokens)
+        fresh = np.maximum(plan.after // state.tables.block_size - plan.columns, 0)
         return plan._replace(fresh=fresh, total=int(fresh.sum()) + len(plan.copying))
 
     patch.setattr("paxkv.memory.manager.plan_growth", wrong)

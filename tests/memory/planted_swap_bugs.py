@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from planted_bugs import around, planted
 
-from paxkv.memory import BlockManager, SwapSpace
+from paxkv.memory import BlockManager, SwapSpace, growth
 from paxkv.memory.moves import PendingMoves
 from paxkv.memory.publication import Publications, Suspended
 from paxkv.memory.state import MemoryState
@@ -129,15 +129,16 @@ def device_page_believed_after_it_was_freed(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def host_copy_believed_after_the_tail_was_written(patch: pytest.MonkeyPatch) -> None:
-    def wrong(right: Any, self: BlockManager, plan: Any) -> None:
-        twins = self._state.twins
-        tails = np.unique(plan.tails)
-        hosts = twins.host_of[tails]
-        right(self, plan)
-        lost = (hosts > 0) & (twins.host_of[tails] == 0)
-        twins.join(tails[lost], hosts[lost])
+    right = growth.grow
 
-    around(patch, BlockManager, "_grow", wrong)
+    def wrong(state: MemoryState, plan: Any) -> None:
+        tails = np.unique(plan.tails)
+        hosts = state.twins.host_of[tails]
+        right(state, plan)
+        lost = (hosts > 0) & (state.twins.host_of[tails] == 0)
+        state.twins.join(tails[lost], hosts[lost])
+
+    patch.setattr("paxkv.memory.manager.grow", wrong)
 
 
 @planted

@@ -6,8 +6,9 @@ import random
 from dataclasses import dataclass, field
 
 import numpy as np
-from memory_driver import SIZES, DriverFailure, Live, MemoryDriver, Waiting
+from memory_driver import SIZES, DriverFailure, MemoryDriver
 from naive_swap import Asleep, HostPage, NaiveSwap
+from pretended_device import Live, Waiting
 
 from paxkv.memory import BlockManager, Swapped
 
