@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from paxkv.bench.paging.beams import BeamGroup, NextTokens
+from paxkv.bench.paging.beams import BeamRun
 from paxkv.bench.paging.job import PAGED, PagingJob, compare_allocators, run_paging
+from paxkv.bench.paging.language import Language
 from paxkv.bench.paging.occupancy import paged_occupancy, reserved_occupancy
 from paxkv.bench.paging.reserving import ReservingMemory, true_length
 from paxkv.bench.paging.sharing import beam_search, parallel_sampling
@@ -125,40 +126,37 @@ def test_parallel_sampling_shares_the_full_blocks_of_the_prompt():
     assert parallel_sampling([Lengths(8, 40)], limits, 1) == 0
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_beams_keep_the_tables_sound_and_share_more_with_more_beams(alike):
-    model = NextTokens(alike=alike, vocab_size=500, num_distributions=32)
+def small_language(width: int) -> Language:
+    return Language(width, vocab_size=500, num_contexts=32)
+
+
+def test_beams_keep_the_tables_sound_and_share_more_with_more_beams():
     requests = [Lengths(5, 30), Lengths(20, 12), Lengths(9, 1)]
-    memory = BlockManager(400, 4, max_rows=12, max_blocks_per_row=20, caching=False)
-    group = BeamGroup(memory, requests, 4)
-    best, _ = model.draw(4)
-    random = np.random.default_rng(0)
-    lengths = []
-    while len(group.rows):
-        lengths.append(sorted(set(memory.num_tokens[group.rows].tolist())))
-        group.step(best, random, alike)
-        memory.check_invariants()
-    assert lengths[0] == [5, 9, 20]
-    assert lengths[-1] == [5 + 29]
-    assert memory.num_free_blocks == 400
-    saved = [beam_search(requests, 4, width, model) for width in (1, 2, 4)]
+    run = BeamRun(requests, 4, 4, small_language(4))
+    counts = []
+    for tokens in run.steps():
+        run.memory.check_invariants()
+        counts.append(tokens)
+    assert counts == [34, *[8] * 11, *[4] * 18]
+    assert run.memory.num_free_blocks == run.memory.num_blocks
+    saved = [beam_search(requests, 4, width, small_language(width)) for width in (1, 2, 4)]
     assert saved[0] == 0 < saved[1] < saved[2] < 1
 
 
-def test_survivors_keep_their_own_tables():
-    memory = BlockManager(50, 4, max_rows=8)
-    group = BeamGroup(memory, [Lengths(4, 9)], 4)
-    placed = group._placed(np.array([[0, 0, 2, 3], [1, 1, 1, 1], [0, 1, 2, 3]]))
-    assert placed.tolist() == [[0, 0, 2, 3], [1, 1, 1, 1], [0, 1, 2, 3]]
-    assert group._placed(np.array([[2, 2, 2, 3]])).tolist() == [[2, 2, 2, 3]]
-    assert group._placed(np.array([[1, 3, 3, 3]])).tolist() == [[3, 1, 3, 3]]
+def test_the_language_goes_on_alike_after_the_same_tokens():
+    language = small_language(4)
+    texts = [(0, [1, 2, 3]), (0, [9, 2, 3]), (1, [1, 2, 3]), (0, [1, 2, 4])]
+    ids, logprobs = language.candidates(texts)
+    assert (ids[0] == ids[1]).all()
+    assert (ids[0] != ids[2]).any()
+    assert (ids[0] != ids[3]).any()
+    assert (np.diff(logprobs, axis=1) <= 0).all()
+    assert np.exp(logprobs).sum(axis=1).max() <= 1
+    assert len(set(ids[0].tolist())) == 4
 
 
 def test_the_next_tokens_have_the_entropy_they_claim():
-    best, entropy = NextTokens(num_distributions=64).draw(4)
-    assert entropy == pytest.approx(2.3, abs=0.25)
-    assert (np.diff(best, axis=1) <= 0).all()
-    assert np.exp(best).sum(axis=1).max() <= 1
+    assert Language(4, num_contexts=64).entropy == pytest.approx(2.3, abs=0.25)
 
 
 def test_a_system_prompt_is_computed_once():

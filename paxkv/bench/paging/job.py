@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paxkv.bench.paging.beams import NextTokens
 from paxkv.bench.paging.clock import Clock
+from paxkv.bench.paging.language import Language
 from paxkv.bench.paging.occupancy import paged_occupancy, reserved_occupancy
 from paxkv.bench.paging.reserving import RESERVATIONS, ReservingMemory
 from paxkv.bench.paging.sharing import WIDTHS, beam_search, parallel_sampling
@@ -161,7 +161,7 @@ def _figures(run: Run, requests: tuple[Lengths, ...]) -> dict[str, Any]:
 
 
 def compare_sharing(job: PagingJob, requests: tuple[Lengths, ...]) -> dict[str, Any]:
-    """Shares of pages saved, by number of sequences; beams as a range over two models of them."""
+    """Shares of pages saved, by number of sequences."""
     sampled, searched = requests[:SHARED_REQUESTS], requests[:BEAM_REQUESTS]
     return {
         "parallel": {
@@ -170,10 +170,7 @@ def compare_sharing(job: PagingJob, requests: tuple[Lengths, ...]) -> dict[str, 
             if n <= job.max_num_seqs
         },
         "beam": {
-            str(n): [
-                beam_search(searched, job.block_size, n, NextTokens(alike=alike), job.seed)
-                for alike in (True, False)
-            ]
+            str(n): beam_search(searched, job.block_size, n, Language(n, seed=job.seed))
             for n in WIDTHS
         },
     }

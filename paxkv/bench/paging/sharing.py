@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paxkv.bench.paging.beams import BeamGroup, NextTokens
+from paxkv.bench.paging.beams import BeamRun
+from paxkv.bench.paging.language import Language
 from paxkv.bench.paging.simulation import simulate
 from paxkv.bench.paging.trace import Lengths
 from paxkv.engine.config import Limits
@@ -53,28 +54,8 @@ def parallel_sampling(requests: Sequence[Lengths], limits: Limits, n: int) -> fl
 
 
 def beam_search(
-    requests: Sequence[Lengths],
-    block_size: int,
-    width: int,
-    model: NextTokens | None = None,
-    seed: int = 0,
+    requests: Sequence[Lengths], block_size: int, width: int, language: Language
 ) -> float:
     """Share saved over the lives of all requests, run side by side in a pool that holds them."""
-    blocks = sum(-(-r.total // block_size) + 1 for r in requests) * width
-    longest = max(-(-r.total // block_size) + 1 for r in requests)
-    memory = BlockManager(
-        blocks,
-        block_size,
-        max_rows=len(requests) * width,
-        max_blocks_per_row=longest,
-        caching=False,
-    )
-    model = model or NextTokens()
-    best, _ = model.draw(width, seed)
-    random = np.random.default_rng(seed)
-    group = BeamGroup(memory, requests, width)
-    uses = []
-    while len(group.rows):
-        group.step(best, random, model.alike)
-        uses.append(PageUse.now(memory))
-    return saved(uses)
+    run = BeamRun(requests, block_size, width, language)
+    return saved([PageUse.now(run.memory) for _ in run.steps()])

@@ -9,6 +9,7 @@ from typing import Any, cast
 from paxkv.bench.paging.clock import Clock
 from paxkv.bench.paging.occupancy import Occupancy
 from paxkv.bench.paging.trace import Lengths
+from paxkv.engine.beam_request import BeamRequest
 from paxkv.engine.config import Limits
 from paxkv.engine.request import Request
 from paxkv.engine.schedule import Schedule
@@ -104,14 +105,22 @@ def make_request(
     max_tokens: int | None = None,
     priority: int = 0,
     arrival_time: float = 0.0,
+    use_beam_search: bool = False,
 ) -> Request:
     """A request that a scheduler can run without a model; max_tokens by default all that fit."""
     most = max_tokens or limits.max_model_len - len(ids)
     params = SamplingParams(
-        n=n, max_tokens=most, priority=priority, ignore_eos=True, detokenize=False
+        n=n,
+        max_tokens=most,
+        priority=priority,
+        ignore_eos=True,
+        detokenize=False,
+        use_beam_search=use_beam_search,
+        temperature=0.0 if use_beam_search else 1.0,
     )
     rules = StopRules.for_request(params, eos_token_ids=(), special_tokens={}, max_tokens=most)
-    return Request(
+    kind = BeamRequest if use_beam_search else Request
+    return kind(
         request_id=str(number),
         prompt=None,
         prompt_token_ids=ids,

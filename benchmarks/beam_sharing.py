@@ -1,0 +1,77 @@
+"""Pages saved by sharing on the engine itself: parallel sampling and beam search, by width.
+
+    python benchmarks/beam_sharing.py --model smollm2-135m --workload FILE [--requests 12]
+
+The share is of the pages that the sequences would hold without sharing, over all steps (figure 15
+of the PagedAttention paper). Requests run side by side in a pool that holds them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from paxkv import LLM, SamplingParams
+from paxkv.bench.paging.sharing import WIDTHS, PageUse, saved
+from paxkv.bench.throughput import machine
+from paxkv.engine.admission import Admitter
+
+KINDS: dict[str, dict[str, Any]] = {
+    "parallel": {"temperature": 1.0, "seed": 0},
+    "beam": {"temperature": 0.0, "use_beam_search": True},
+}
+
+
+def share_saved(llm: LLM, lines: list[dict[str, Any]], fields: dict[str, Any]) -> float:
+    engine = llm.engine
+    admitter = Admitter(engine, llm.model_config, llm.get_tokenizer())
+    for line in lines:
+        params = SamplingParams(
+            max_tokens=line["max_tokens"], ignore_eos=True, detokenize=False, **fields
+        )
+        engine.add(admitter.request(line["prompt"], params))
+    uses = []
+    while engine.has_work:
+        engine.step()
+        uses.append(PageUse.now(engine.block_manager))
+    return saved(uses)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--workload", type=Path, required=True)
+    parser.add_argument("--requests", type=int, default=12)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    lines = [json.loads(line) for line in args.workload.read_text().splitlines()][: args.requests]
+    llm = LLM(
+        args.model,
+        max_model_len=1024,
+        max_num_seqs=args.requests * max(WIDTHS),
+        enable_prefix_caching=False,
+        num_gpu_blocks_override=args.requests * max(WIDTHS) * 24,
+        enforce_eager=True,
+    )
+    prompts = [len(llm.get_tokenizer().encode(line["prompt"])) for line in lines]
+    report: dict[str, Any] = {
+        "machine": machine(),
+        "model": args.model,
+        "requests": len(lines),
+        "mean_prompt": sum(prompts) / len(lines),
+        "mean_output": sum(line["max_tokens"] for line in lines) / len(lines),
+        "saved": {kind: {} for kind in KINDS},
+    }
+    for kind, fields in KINDS.items():
+        for width in WIDTHS:
+            share = share_saved(llm, lines, fields | {"n": width})
+            report["saved"][kind][width] = share
+            print(f"{kind}, {width}: {100 * share:.1f} % of the pages saved", flush=True)
+    if args.json is not None:
+        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
