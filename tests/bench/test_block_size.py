@@ -33,15 +33,17 @@ def test_the_figures_of_one_request_are_those_worked_out_by_hand(tmp_path, capsy
     # Steps hold 6, 7, 8 and 9 tokens, and at most one page is not full.
     assert 0 < figures["waste"] < 7 / 16
     assert figures["tokens_per_second"] == pytest.approx(4 / figures["seconds"])
+    assert figures["tokens_per_cpu_second"] == pytest.approx(4 / figures["cpu_seconds"])
     assert "table bytes" in capsys.readouterr().out
 
 
 def test_table_and_picture(tmp_path):
     pytest.importorskip("matplotlib")
     runs = [
-        BlockSizeRun(size, 2.0, 100, size / 200, 4096 // size, 64, 10, 0, 1.5) for size in (4, 64)
+        BlockSizeRun(size, 2.0, 4.0, 100, size / 200, 4096 // size, 64, 10, 0, 1.5)
+        for size in (4, 64)
     ]
-    assert block_size_table(runs).rows[1][:4] == ("64", "50.0", "32.0 %", "64")
+    assert block_size_table(runs).rows[1][:5] == ("64", "50.0", "25.0", "32.0 %", "64")
     draw_block_sizes(runs, tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").read_text().count("<svg") == 1
 
