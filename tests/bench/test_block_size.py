@@ -34,7 +34,7 @@ def test_the_figures_of_one_request_are_those_worked_out_by_hand(tmp_path, capsy
     assert 0 < figures["waste"] < 7 / 16
     assert figures["tokens_per_second"] == pytest.approx(4 / figures["seconds"])
     assert figures["tokens_per_cpu_second"] == pytest.approx(4 / figures["cpu_seconds"])
-    assert "table bytes" in capsys.readouterr().out
+    assert "The engine by block size" in capsys.readouterr().out
 
 
 def test_table_and_picture(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from paxkv.sampling.params import SamplingParams
 from tests.bank.engines import assert_idle
+from tests.engine.beam_cases import beams
 from tests.engine.tiny import Tiny, greedy, ids
 
 # Room for three reservations of 40 tokens.
@@ -33,10 +34,28 @@ def test_the_same_answers_with_fewer_requests_at_once() -> None:
     assert steps["contiguous"] > 1.5 * steps["paged"]
 
 
+@pytest.mark.parametrize("company", [0, 4])
+def test_a_search_of_one_beam_runs_in_a_reservation(company: int) -> None:
+    """Beside others, one of which waits, since three reservations fit."""
+    searched = []
+    for allocation in ("paged", "contiguous"):
+        tiny = Tiny(**SAME, allocation=allocation)
+        others = [tiny.add(ids(6 + k, salt=k), greedy(9)) for k in range(company)]
+        request = tiny.add(ids(7), beams(1, 12, ignore_eos=True))
+        tiny.run()
+        searched.append([r.output().outputs[0].token_ids for r in (request, *others)])
+        assert_idle(tiny)
+    assert searched[0] == searched[1]
+    assert searched[0][0] == tiny.tokens(ids(7), greedy(12))
+
+
 def test_what_needs_sharing_is_refused() -> None:
     tiny = Tiny(**SAME, allocation="contiguous")
     with pytest.raises(ValueError, match="n=2 must be 1 with allocation='contiguous'"):
         tiny.request(ids(4), SamplingParams(n=2))
+    with pytest.raises(ValueError, match=r"beam_width .*=2 must be 1 with allocation='contiguous'"):
+        tiny.request(ids(4), beams(2))
+    assert_idle(tiny)
     with pytest.raises(ValueError, match="allocation='striped' must be one of paged, contiguous"):
         Tiny(allocation="striped")
     with pytest.raises(ValueError, match="num_blocks=9 must be at least 10"):
