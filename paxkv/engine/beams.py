@@ -105,15 +105,14 @@ class BeamSearch:
     def advance(
         self, moves: list[tuple[int, int]], tokens: list[int], logprobs: Float32Array
     ) -> None:
-        """Make the beams in some places, ascending, children of those in others, all read first;
-        add a token to each of the `len(tokens)` first places and drop the rest."""
+        """Make the beams in some places, ascending, children of those in others, which are no
+        such places; add a token to each of the `len(tokens)` first and drop the rest."""
         histories, start = self.histories, self._num_prompt
-        outputs = [histories[parent][start:] for _, parent in moves]
-        for (place, _), output in zip(moves, outputs):
+        for place, parent in moves:
             if place < len(histories):
-                histories[place][start:] = output
+                histories[place][start:] = histories[parent][start:]
             else:
-                histories.append(histories[0][:start] + output)
+                histories.append(histories[parent].copy())
         if len(tokens) < len(histories):
             del histories[len(tokens) :]
         for history, token in zip(histories, tokens):

@@ -10,6 +10,7 @@ import pytest
 
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.preemption import Preemption
+from paxkv.memory import BlockManager
 from paxkv.engine.request import Request
 from paxkv.memory import Moves
 from paxkv.outputs import RequestOutput
@@ -306,6 +307,21 @@ def test_auto_takes_what_costs_less(page: float, token: float, swaps: bool) -> N
     tiny.engine.scheduler.queues.preemption = Preemption("auto", page, token)
     tiny.generate(PROMPTS, greedy(30))
     assert (tiny.engine.stats().preemptions_swapped > 0) == swaps
+
+
+def test_auto_weighs_all_beams_of_a_search() -> None:
+    """Two pages of the prompt are carried or computed for all of them, four tails for each."""
+    memory = BlockManager(20, 4, num_host_blocks=20)
+    admission = memory.admit(ids(10), publish=False)
+    assert admission is not None
+    children = memory.fork(admission.row, 3)
+    assert children is not None
+    rows = [admission.row, *children.tolist()]
+    memory.append_batch(rows)
+    assert memory.swap.cost(rows) == (6 + 6, 8 + 4 * 3)
+    assert Preemption("auto", 1.0, 0.5).swaps(memory, rows[:1])
+    assert not Preemption("auto", 1.0, 0.5).swaps(memory, rows)
+    assert Preemption("auto", 1.0, 0.7).swaps(memory, rows)
 
 
 @pytest.mark.parametrize(

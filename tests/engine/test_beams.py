@@ -148,6 +148,18 @@ def test_when_a_search_with_all_beams_finished_is_over(
     assert search.done is over
 
 
+def test_a_search_that_can_only_draw_level_is_over() -> None:
+    search = search_of(2, 20, end_ids={END})
+    advance(search, *candidates([(1, -1.0), (2, -2.0), (3, -4.0)]))
+    advance(
+        search,
+        *candidates([(END, -0.5), (1, -8.0), (2, -9.0)], [(END, -1.0), (1, -1.0), (2, -9.0)]),
+    )
+    assert [beam.logprob for beam in search.finished] == [-1.5, -3.0]
+    assert search.logprobs.max() == -3.0
+    assert search.done
+
+
 def test_a_penalty_that_favours_short_beams_looks_no_further_ahead() -> None:
     """The best that runs, -1.6 after two tokens, beats the worst that ended, -1.7 after two; after
     twenty it would not."""
@@ -169,9 +181,11 @@ def test_a_parent_keeps_its_place_and_all_histories_are_apart() -> None:
     assert advance(search, *candidates([(1, -1.0), (2, -1.1), (3, -1.2)])) == [0, 0, 0]
     likely, unlikely = [(1, -0.1), (2, -0.2), (3, -0.3)], [(1, -8.0), (2, -8.1), (3, -8.2)]
     assert advance(search, *candidates(unlikely, likely, likely)) in ([1, 1, 2], [2, 1, 2])
+    reverse = [[(1, value), (2, -9.0), (3, -9.0)] for value in (-3.0, -2.0, -1.0)]
+    assert advance(search, *candidates(*reverse)) == [0, 1, 2]
     assert outputs(search)[1][:1] == [2]
     assert outputs(search)[2][:1] == [3]
-    assert all(len(output) == 2 for output in outputs(search))
+    assert all(len(output) == 3 for output in outputs(search))
     assert len({id(output) for output in outputs(search)}) == 3
     assert len(set(map(tuple, outputs(search)))) == 3
 
