@@ -10,9 +10,8 @@ import pytest
 
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.preemption import Preemption
-from paxkv.memory import BlockManager
 from paxkv.engine.request import Request
-from paxkv.memory import Moves
+from paxkv.memory import BlockManager, Moves
 from paxkv.outputs import RequestOutput
 from paxkv.sampling.params import SamplingParams
 from tests.bank.engines import assert_dense, assert_idle, small, tokens
