@@ -345,7 +345,7 @@ class Engine:
         """Figures now, as a frozen dataclass."""
         memory = self.block_manager.stats()
         swap = self.block_manager.swap.stats()
-        swapped = len(self.scheduler.queues.swapped)
+        swapped = len(self.scheduler.swapped)
         page = self.runner.page_bytes
         return EngineStats(
             num_blocks=memory.total_blocks,

@@ -62,6 +62,10 @@ class Scheduler:
     def waiting(self) -> list[Sequence]:
         return self.queues.waiting
 
+    @property
+    def swapped(self) -> list[Sequence]:
+        return self.queues.swapped
+
     def add(self, request: Request) -> None:
         request.place = self._order.place(request, self.num_steps)
         for sequence in request.sequences:

@@ -53,7 +53,7 @@ class Watcher:
         """The news since the last look."""
         request = self.request
         total = self._num_tokens
-        if request.search is None or request.finished:  # beams come and go
+        if not request.lockstep or request.finished:  # beams come and go
             total = sum(len(s.token_ids) - request.num_prompt for s in request.sequences)
         news = News(request, now, total - self._num_tokens)
         self._num_tokens = total

@@ -91,7 +91,7 @@ def test_ps_02_a_prompt_swapped_half_way_is_finished() -> None:
     partly = False
     while tiny.engine.has_work:
         tiny.engine.step()
-        partly |= any(0 < s.num_computed < 50 for s in tiny.engine.scheduler.queues.swapped)
+        partly |= any(0 < s.num_computed < 50 for s in tiny.engine.scheduler.swapped)
     assert partly, "nobody was swapped within its prompt"
     for want, found in zip(small().generate(prompts, params), answers):
         assert_same(want, found.output())
@@ -131,9 +131,9 @@ def test_ps_03_pages_come_back_bit_for_bit() -> None:
 def swap_one(tiny: Tiny) -> tuple[list[Request], Request]:
     """Run requests until one of them is in host memory."""
     requests = [tiny.add(prompt, greedy(30)) for prompt in PROMPTS]
-    while not tiny.engine.scheduler.queues.swapped:
+    while not tiny.engine.scheduler.swapped:
         tiny.engine.step()
-    return requests, tiny.engine.scheduler.queues.swapped[0].request
+    return requests, tiny.engine.scheduler.swapped[0].request
 
 
 def test_ps_03_shared_blocks_move_once_and_stay_shared() -> None:
@@ -162,7 +162,7 @@ def test_ps_03_abort_of_a_swapped_request() -> None:
     tiny = tight()
     requests, away = swap_one(tiny)
     before = tiny.engine.stats()
-    assert before.swapped == len(tiny.engine.scheduler.queues.swapped) > 0
+    assert before.swapped == len(tiny.engine.scheduler.swapped) > 0
     assert before.swapped + before.running + before.waiting == len(requests)
     tiny.engine.abort(away.request_id)
     assert tiny.engine.stats().swapped == before.swapped - 1
@@ -273,7 +273,7 @@ def test_ps_03_the_last_token_is_never_awaited_in_host_memory(max_tokens: int) -
     requests = [tiny.add(ids(18, salt=k), greedy(max_tokens)) for k in range(4)]
     while tiny.engine.has_work:
         tiny.engine.step()
-        for sequence in tiny.engine.scheduler.queues.swapped:
+        for sequence in tiny.engine.scheduler.swapped:
             assert not sequence.in_flight
             assert sequence.decision is None
             assert sequence.num_output < max_tokens

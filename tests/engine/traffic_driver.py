@@ -171,7 +171,7 @@ class TrafficDriver:
     def abort(self) -> None:
         """Rather one of those in host memory, where there are any."""
         if self.live:
-            away = {s.request.request_id for s in self.engine.scheduler.queues.swapped}
+            away = {s.request.request_id for s in self.engine.scheduler.swapped}
             ask, request = self.live.pop(self.rng.choice(sorted(away or self.live)))
             self.done["aborted in host memory"] += bool(away)
             self.engine.abort(request.request_id)
@@ -195,8 +195,8 @@ class TrafficDriver:
         memory.check_invariants()
         rows = [sequence.row for sequence in scheduler.running]
         assert sorted(rows) == memory.live_rows.tolist()  # type: ignore[type-var]
-        assert len(scheduler.queues.swapped) == memory.swap.stats().sequences
-        searches = any(s.request.lockstep for s in scheduler.queues.swapped)
+        assert len(scheduler.swapped) == memory.swap.stats().sequences
+        searches = any(s.request.lockstep for s in scheduler.swapped)
         self.done["searches in host memory"] += searches
 
     def ended(self, request: Request) -> None:
