@@ -80,7 +80,7 @@ def test_sc_02_priority_does_not_postpone_others_for_ever_with_ageing() -> None:
     for step in range(90):
         if step % 4 == 0:
             tiny.add(ids(6, salt=step), greedy(12, priority=1))
-        if step == 3:
+        if step == 9:  # both rows are taken, and somebody urgent waits
             patient = tiny.add(ids(5), greedy(4))
         tiny.engine.step()
     assert patient is not None
