@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from paxkv.cli import bench, chat, generate, plan, pull, serve
+from paxkv.cli import bench, chat, generate, plan, pull, run_batch, serve
 
 COMMANDS = {
     "pull": pull,
     "generate": generate,
     "chat": chat,
     "serve": serve,
+    "run-batch": run_batch,
     "bench": bench,
     "plan": plan,
 }

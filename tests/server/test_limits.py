@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
@@ -146,3 +147,11 @@ def test_settings_are_checked(bad: object) -> None:
         RequestLimits(max_prompts=bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_num_queued_reqs"):
         ServerSettings(max_num_queued_reqs=bad)  # type: ignore[arg-type]
+
+
+def test_the_documented_limits_are_the_limits() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text()
+    for field in dataclasses.fields(RequestLimits):
+        assert f"| `{field.name}` | {field.default:.0f} |" in text, field.name
+    for name in ("max_num_queued_reqs", "max_num_queued_tokens", "max_queue_wait"):
+        assert f"`{name}` ({getattr(ServerSettings, name):.0f}" in text

@@ -1,0 +1,96 @@
+"""run_batch: a file of requests through the server's routes, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI
+from tqdm.auto import tqdm
+
+from paxkv.server import in_process
+from paxkv.server.app import build_app
+from paxkv.server.batch_file import BatchLine, BatchResults, read_batch
+from paxkv.server.limits import RequestLimits
+from paxkv.server.service import Model
+from paxkv.server.settings import ServerSettings
+
+LINES_PER_ROW = 2
+UNLIMITED = 10**9
+
+
+@dataclass
+class BatchSummary:
+    """How many lines were answered, refused or failed, and left from an earlier run."""
+
+    answered: int = 0
+    failed: int = 0
+    resumed: int = 0
+
+
+def run_batch(
+    model: Model,
+    source: Path,
+    target: Path,
+    *,
+    name: str,
+    resume: bool = False,
+    chat_template: str | None = None,
+    progress: bool = True,
+) -> BatchSummary:
+    """Answer every line of `source`; a line that cannot be has an error in its place.
+
+    name: what the model is called in the lines. Raises ValueError if a file cannot be used.
+    """
+    if not source.is_file():
+        raise ValueError(f"input_file={str(source)!r} is not a file")
+    settings = ServerSettings(
+        max_num_queued_reqs=UNLIMITED,
+        max_num_queued_tokens=UNLIMITED,
+        max_queue_wait=UNLIMITED,
+        chat_template=chat_template,
+    )
+    limits = RequestLimits(max_request_seconds=UNLIMITED, max_body_bytes=UNLIMITED)
+    app = build_app(model, settings, limits, name=name)
+    results = BatchResults(target, resume=resume)
+    try:
+        summary = asyncio.run(_run(app, model, source, results, progress))
+    except BaseException:
+        results.abandon()
+        raise
+    results.close()
+    return summary
+
+
+async def _run(
+    app: FastAPI, model: Model, source: Path, results: BatchResults, progress: bool
+) -> BatchSummary:
+    room = asyncio.Semaphore(LINES_PER_ROW * model.engine.limits.max_num_seqs)
+    summary = BatchSummary()
+    total = sum(1 for _ in read_batch(source))
+    with tqdm(total=total, desc="Batch", unit=" lines", disable=not progress) as bar:
+
+        async def answer(line: BatchLine) -> None:
+            try:
+                status, body = await in_process.post(app, line.url, line.body)
+            finally:
+                room.release()
+            results.add(line, line.result(status, body), final=status < 500)
+            summary.answered += status == 200
+            summary.failed += status != 200
+            bar.update()
+
+        async with app.router.lifespan_context(app), asyncio.TaskGroup() as group:
+            for line in read_batch(source):
+                if results.has(line):
+                    summary.resumed += 1
+                    bar.update()
+                elif line.error is not None:
+                    results.add(line, line.refusal())
+                    summary.failed += 1
+                    bar.update()
+                else:
+                    await room.acquire()
+                    group.create_task(answer(line))
+    return summary
