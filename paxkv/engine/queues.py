@@ -100,9 +100,11 @@ class Queues:
         beside, num_blocks = sequence.origin
         cached = num_blocks * self._memory.block_size
         new = min(len(sequence.token_ids) - cached, most)
+        assert beside.row is not None
+        if self._memory.num_tokens[beside.row] < cached:
+            return None  # The other one has no slots for them yet: it comes back in parts.
         if -(-new // self._memory.block_size) > self._memory.num_free_blocks:
             return None
-        assert beside.row is not None
         row = self._memory.fork_blocks(beside.row, num_blocks)
         if row is None:
             return None

@@ -11,6 +11,14 @@ import pytest
 from tests.engine.traffic_driver import TrafficDriver
 
 
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_num_batched_tokens": 16},
+    {"max_num_partial_prefills": 3, "priority_aging_steps": 5, "length_aware": True},
+    {"enable_prefix_caching": False},
+)
+
+
 def drive(seed: int, events: int, host_blocks: int, **options: Any) -> TrafficDriver:
     options["num_cpu_blocks_override"] = host_blocks
     driver = TrafficDriver(random.Random(seed), options, failures=seed % 2 == 0)
@@ -21,7 +29,7 @@ def drive(seed: int, events: int, host_blocks: int, **options: Any) -> TrafficDr
 def test_random_traffic() -> None:
     done: Counter[str] = Counter()
     for seed, host_blocks in enumerate((40, 12, 80, 6, 40, 0)):
-        driver = drive(seed, 500, host_blocks)
+        driver = drive(seed, 500, host_blocks, **VARIANTS[seed % 4])
         stats = driver.engine.stats()
         done += driver.done
         done["computed again"] += stats.preemptions - stats.preemptions_swapped
@@ -42,14 +50,6 @@ def test_random_traffic() -> None:
         ),
     ):
         assert done[what], f"no {what}: the driver proves nothing about it"
-
-
-VARIANTS: tuple[dict[str, Any], ...] = (
-    {},
-    {"max_num_batched_tokens": 16},
-    {"max_num_partial_prefills": 3, "priority_aging_steps": 5, "length_aware": True},
-    {"enable_prefix_caching": False},
-)
 
 
 @pytest.mark.full
