@@ -41,16 +41,18 @@ POLICIES: list[dict[str, Any]] = [
 def test_sc_02_decoding_goes_on_while_long_prompts_arrive(policy: dict[str, Any]) -> None:
     tiny = small(num_gpu_blocks_override=400, **policy)
     answer = tiny.add(ids(8), greedy(60))
-    lengths, waits = [], {}
+    lengths, waits, most_waiting = [], {}, 0
     for step in range(120):
         if step % 3 == 0 and step < 60:
-            waits[step] = tiny.add(ids(100, salt=step), greedy(2))
+            waits[step] = tiny.add(ids(240, salt=step), greedy(2))
+        most_waiting = max(most_waiting, tiny.engine.stats().waiting)
         tiny.engine.step()
         lengths.append(len(answer.sequences[0].token_ids))
         for arrived, request in list(waits.items()):
             if request.first_scheduled is not None:
                 assert step - arrived < 60, "the oldest waiting request starts in bounded time"
                 del waits[arrived]
+    assert most_waiting >= 2, "more arrives than a step has room for"
     gains = np.diff(lengths)[:59]
     assert gains.min() == 1, "every running sequence gets a token in every step"
     tiny.run()
