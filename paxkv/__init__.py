@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paxkv.engine.embedding_request import PoolingParams
     from paxkv.llm import LLM
     from paxkv.outputs import CompletionOutput, RequestOutput
     from paxkv.sampling.beam_params import BeamSearchParams
@@ -15,6 +16,7 @@ __all__ = [
     "LLM",
     "BeamSearchParams",
     "CompletionOutput",
+    "PoolingParams",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",
@@ -24,6 +26,7 @@ _HOMES = {
     "LLM": "paxkv.llm",
     "BeamSearchParams": "paxkv.sampling.beam_params",
     "CompletionOutput": "paxkv.outputs",
+    "PoolingParams": "paxkv.engine.embedding_request",
     "RequestOutput": "paxkv.outputs",
     "SamplingParams": "paxkv.sampling.params",
     "StructuredOutputsParams": "paxkv.sampling.structured_outputs",

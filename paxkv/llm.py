@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paxkv.engine.config import EngineConfig
-from paxkv.outputs import RequestOutput
+from paxkv.outputs import EmbeddingRequestOutput, RequestOutput
 from paxkv.sampling.beam_params import BeamSearchParams
 from paxkv.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from paxkv.engine.embedding_request import PoolingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Messages = Sequence[Mapping[str, Any]]
@@ -126,6 +129,30 @@ class LLM:
             for conversation in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector for each prompt, from the hidden states after the decoder's last norm.
+
+        Raises:
+            ValueError: a prompt or parameter that cannot run, before any work, by its index.
+            RuntimeError: a request that failed.
+        """
+        from paxkv.engine.embedding_request import PoolingParams
+
+        params = PoolingParams() if pooling_params is None else pooling_params
+        requests = []
+        for index, prompt in enumerate(_listed(prompts)):
+            try:
+                requests.append(self.admitter.embedding(prompt, params))
+            except ValueError as error:
+                raise ValueError(f"prompt {index}: {error}") from error
+        self._run(requests, use_tqdm)
+        return [request.embedding_output() for request in requests]
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None

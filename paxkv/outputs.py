@@ -69,6 +69,24 @@ class CompletionOutput:
 
 
 @dataclass(slots=True)
+class EmbeddingOutput:
+    """embedding: `hidden_size` numbers."""
+
+    embedding: list[float]
+
+
+@dataclass(slots=True)
+class EmbeddingRequestOutput:
+    """One prompt and the vector that stands for it."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
 class RequestOutput:
     """One request: its prompt and its generated sequences, best or lowest index first.
 

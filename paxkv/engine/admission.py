@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from paxkv.engine.beam_request import BeamRequest
+from paxkv.engine.embedding_request import EmbeddingRequest, PoolingParams
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
@@ -21,6 +22,7 @@ from paxkv.text.grammar import Grammar, Grammars
 from paxkv.text.stop import StopRules
 from paxkv.text.tokenizer import Tokenizer
 
+ONE_TOKEN = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 
 
@@ -66,6 +68,27 @@ class Admitter:
         """One request. Raises ValueError naming what is wrong with it."""
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+        kind = BeamRequest if params.use_beam_search else Request
+        return kind(**self._checked(prompt, params, request_id, cache_salt))
+
+    def embedding(
+        self,
+        prompt: Any,
+        params: PoolingParams,
+        *,
+        request_id: str | None = None,
+        cache_salt: str | None = None,
+    ) -> EmbeddingRequest:
+        """A request for a vector. Raises ValueError naming what is wrong with it."""
+        if not isinstance(params, PoolingParams):
+            raise ValueError(f"pooling_params must be PoolingParams, got {type(params).__name__}")
+        checked = self._checked(prompt, ONE_TOKEN, request_id, cache_salt)
+        return EmbeddingRequest(**checked, pooling=params)
+
+    def _checked(
+        self, prompt: Any, params: SamplingParams, request_id: str | None, cache_salt: str | None
+    ) -> dict[str, Any]:
+        """The fields of a request."""
         text, ids = self._prompt(prompt)
         if isinstance(prompt, Mapping) and cache_salt is None:
             cache_salt = prompt.get("cache_salt")
@@ -85,22 +108,21 @@ class Admitter:
             params, self._config.vocab_size, rules.end_ids, self._bad_words(params)
         )
         number = next(self._numbers)
-        kind = BeamRequest if params.use_beam_search else Request
-        return kind(
-            request_id=request_id if request_id is not None else str(number),
-            prompt=text,
-            prompt_token_ids=ids,
-            params=params,
-            seed=self._seed(params, number),
-            max_tokens=max_tokens,
-            rules=rules,
-            allowed=allowed,
-            vocab_size=self._config.vocab_size,
-            tokenizer=self._tokenizer,
-            detokenizer_context=self._needs_context,
-            grammar=self._grammar(params),
-            cache_salt=cache_salt,
-        )
+        return {
+            "request_id": request_id if request_id is not None else str(number),
+            "prompt": text,
+            "prompt_token_ids": ids,
+            "params": params,
+            "seed": self._seed(params, number),
+            "max_tokens": max_tokens,
+            "rules": rules,
+            "allowed": allowed,
+            "vocab_size": self._config.vocab_size,
+            "tokenizer": self._tokenizer,
+            "detokenizer_context": self._needs_context,
+            "grammar": self._grammar(params),
+            "cache_salt": cache_salt,
+        }
 
     def _check_children(self, params: SamplingParams) -> None:
         name = "best_of" if params.best_of else "n"

@@ -14,6 +14,7 @@ from paxkv.engine.config import Limits
 from paxkv.engine.plan import Planner
 from paxkv.engine.policy import Policy
 from paxkv.engine.preemption import Preemption
+from paxkv.engine.prompt_results import PromptResults
 from paxkv.engine.request import Request
 from paxkv.engine.runner import Results, Row, Runner
 from paxkv.engine.schedule import Schedule
@@ -23,7 +24,6 @@ from paxkv.engine.sequence import Sequence
 from paxkv.engine.stats import EngineStats
 from paxkv.memory import BlockManager
 from paxkv.outputs import token_logprobs
-from paxkv.text.detokenizer import CONTEXT_TOKENS, decode_each
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class Engine:
         self.searches = Searches(limits.max_num_seqs, limits.beam_candidates)
         self.planner = planner
         self.runner = runner
+        self._prompt_results = PromptResults(runner, self._off_host)
         self.tokens_per_step: deque[int] = deque(maxlen=REMEMBERED_STEPS)
         self.num_steps = 0
         self._flight: Flight | None = None
@@ -165,7 +166,7 @@ class Engine:
             if draw.sequence.decision is None
         ]
         flight = Flight(schedule, self._off_host(self.runner.draw, rows))
-        self._score_prompts(schedule)
+        self._prompt_results.read(schedule)
         return flight
 
     def _commit(self, flight: Flight | None) -> None:
@@ -241,52 +242,9 @@ class Engine:
                 int(np.asarray(found.rank)[place]),
                 np.asarray(found.ids)[place, :wanted].tolist(),
                 np.asarray(found.values)[place, :wanted].tolist(),
-                self._decoder(sequence.request, sequence.token_ids),
+                sequence.request.decoder(sequence.token_ids),
             )
         )
-
-    def _score_prompts(self, schedule: Schedule) -> None:
-        first = 0
-        for advance in schedule.advances:
-            request = advance.sequence.request
-            if request.prompt_logprobs is not None and advance.sequence.decision is None:
-                self._score_prompt(request, first, advance.start, advance.count)
-            first += advance.count
-
-    def _score_prompt(self, request: Request, first: int, start: int, count: int) -> None:
-        """Row `first + i` of the step stands at position `start + i` and predicts the next."""
-        known = request.prompt_logprobs
-        assert known is not None
-        prompt = request.prompt_token_ids
-        begin = max(start, len(known) - 1)
-        end = min(start + count, len(prompt) - 1)
-        if begin >= end:
-            return
-        rows = np.arange(first + begin - start, first + end - start)
-        targets = np.array(prompt[begin + 1 : end + 1])
-        wanted = request.params.prompt_logprobs or 0
-        for size, found in self._off_host(lambda: list(self.runner.score(rows, targets))):
-            for place in range(size):
-                position = len(known)
-                known.append(
-                    token_logprobs(
-                        prompt[position],
-                        float(found.chosen[place]),
-                        int(found.rank[place]),
-                        found.ids[place, :wanted].tolist(),
-                        found.values[place, :wanted].tolist(),
-                        self._decoder(
-                            request, prompt[max(0, position - CONTEXT_TOKENS) : position]
-                        ),
-                    )
-                )
-
-    @staticmethod
-    def _decoder(request: Request, context: list[int]):  # type: ignore[no-untyped-def]
-        if request.tokenizer is None or not request.params.detokenize:
-            return None
-        backend = request.tokenizer.backend
-        return lambda ids: decode_each(backend, context, ids)
 
     # Ends
 

@@ -127,8 +127,7 @@ class Planner:
 
     def _shape(self, tokens: int, seqs: int, single: bool, schedule: Schedule) -> StepShape:
         wants_all = any(
-            a.sequence.request.prompt_logprobs is not None
-            and a.start < a.sequence.request.num_prompt
+            a.sequence.request.wants_hidden and a.start < a.sequence.request.num_prompt
             for a in schedule.advances
         )
         if single and self._buckets.decode and not wants_all:

@@ -111,6 +111,7 @@ class ProgramTable:
             yield partial(self.draw, size)
         yield from (
             self.score,
+            self.hidden_sum,
             self.patch_tables,
             self.reset_counts,
             self.copy_counts,
@@ -228,6 +229,11 @@ class ProgramTable:
         hidden = self._hidden_rows(self._limits.max_num_batched_tokens)
         function = partial(programs.score, alternatives=self._alternatives)
         return self.compiler.get("score", function, lambda: (self._head, hidden, rows, rows))
+
+    def hidden_sum(self) -> Any:
+        hidden = self._hidden_rows(self._limits.max_num_batched_tokens)
+        part = self._buffer(2)
+        return self.compiler.get("hidden sum", partial(programs.hidden_sum), lambda: (hidden, part))
 
     def patch_tables(self) -> Any:
         cells = jax.ShapeDtypeStruct((3, PATCHED_CELLS), np.int32)

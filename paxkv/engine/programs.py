@@ -249,6 +249,13 @@ def score(
     return top_logprobs(logits(head, hidden[:, rows]), targets, alternatives)
 
 
+def hidden_sum(hidden: Array, part: Array) -> Array:
+    """Sum float32 `[hidden]` of the columns `part[0] <= i < part[1]` of `hidden [hidden, rows]`."""
+    column = jnp.arange(hidden.shape[1])
+    inside = (column >= part[0]) & (column < part[1])
+    return jnp.where(inside, hidden.astype(jnp.float32), 0.0).sum(1)
+
+
 def patch_tables(tables: Array, patches: Array) -> Array:
     """Write table cells `[3, n]`: row, column, page."""
     row, column, page = patches

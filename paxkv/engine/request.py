@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from paxkv.sampling.allowed_tokens import AllowedTokens
 from paxkv.sampling.keys import split_seed
 from paxkv.sampling.params import SamplingParams
 from paxkv.sampling.sampler import RowSettings, row_settings
+from paxkv.text.detokenizer import decode_each
 from paxkv.text.grammar import Grammar
 from paxkv.text.stop import StopRules
 from paxkv.text.tokenizer import Tokenizer
@@ -105,15 +107,24 @@ class Request:
         return self.wants_logprobs
 
     @property
+    def wants_hidden(self) -> bool:
+        """Whether the hidden state of every prompt token is needed."""
+        return self.params.prompt_logprobs is not None
+
+    @property
     def reads_cache(self) -> bool:
-        """A cached prompt token has no hidden state, so its log-probability would be missing."""
-        return (
-            self.params.enable_prefix_caching is not False and self.params.prompt_logprobs is None
-        )
+        """A cached prompt token has no hidden state."""
+        return self.params.enable_prefix_caching is not False and not self.wants_hidden
 
     @property
     def leaves_cache(self) -> bool:
         return self.params.enable_prefix_caching is not False
+
+    def decoder(self, context: list[int]) -> Callable[[list[int]], list[str]] | None:
+        """What shows each of some ids as text after `context`; None where no text is wanted."""
+        if self.tokenizer is None or not self.params.detokenize:
+            return None
+        return partial(decode_each, self.tokenizer.backend, context)
 
     def end(self, reason: str) -> None:
         """End every sequence that still runs: "abort", "error" or "length"."""

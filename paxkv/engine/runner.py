@@ -270,6 +270,15 @@ class Runner:
             )
             yield count, jax.tree.map(np.asarray, scored)
 
+    def drawn_from(self, place: int) -> np.ndarray:
+        """The hidden state `[hidden_size]` that draw number `place` of the step is made from."""
+        return np.asarray(self._hidden)[:, place]
+
+    def hidden_sum(self, first: int, count: int) -> np.ndarray:
+        """Sum `[hidden_size]`, float32, of the hidden states of `count` rows of the step."""
+        part = np.array([first, first + count], np.int32)
+        return np.asarray(self.programs.hidden_sum()(self._all_hidden, part))
+
     def count(self, sequence: Sequence) -> None:
         """Start a sequence's token counts from what the host knows of it, for the penalties."""
         slot = self._slot(sequence)

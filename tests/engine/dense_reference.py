@@ -13,6 +13,12 @@ from paxkv.models.config import ModelConfig
 
 def all_logits(params: dict[str, Any], config: ModelConfig, token_ids: list[int]) -> np.ndarray:
     """Logits `[len(token_ids), vocab_size]` of a model without rope scaling."""
+    hidden = hidden_states(params, config, token_ids)
+    return hidden @ _wide(params.get("head", params["embed"])).T
+
+
+def hidden_states(params: dict[str, Any], config: ModelConfig, token_ids: list[int]) -> np.ndarray:
+    """Hidden states `[len(token_ids), hidden_size]` after the last norm."""
     length = len(token_ids)
     x = _wide(params["embed"])[token_ids]
     half = config.head_dim // 2
@@ -39,7 +45,7 @@ def all_logits(params: dict[str, Any], config: ModelConfig, token_ids: list[int]
         h = _norm(x, layer["mlp_norm"], config)
         gate, up = np.split(h @ _wide(layer["gate_up"]).T, 2, axis=1)
         x = x + (gate / (1 + np.exp(-gate)) * up) @ _wide(layer["down"]).T
-    return _norm(x, params["norm"], config) @ _wide(params.get("head", params["embed"])).T
+    return _norm(x, params["norm"], config)
 
 
 def greedy(

@@ -10,7 +10,6 @@ import pytest
 
 from tests.engine.traffic_driver import TrafficDriver
 
-
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"max_num_batched_tokens": 16},

@@ -1,0 +1,76 @@
+"""A request for a vector that stands for its prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paxkv.engine.request import Request
+from paxkv.outputs import EmbeddingOutput, EmbeddingRequestOutput
+from paxkv.sampling import checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingParams:
+    """How hidden states become one vector.
+
+    pooling: "last", the last token's, or "mean", over all tokens of the prompt. normalize: to
+    length 1. A wrong value is a ValueError which names it.
+    """
+
+    pooling: Literal["last", "mean"] = "last"
+    normalize: bool = True
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("last", "mean"):
+            raise checks.refuse("pooling", self.pooling, '"last" or "mean"')
+        checks.boolean("normalize", self.normalize)
+
+
+@dataclass(eq=False)
+class EmbeddingRequest(Request):
+    """The prompt is computed like any other; the one token drawn after it is not shown.
+
+    The hidden states are those after the last norm, from which logits are made.
+    """
+
+    pooling: PoolingParams = field(default_factory=PoolingParams)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._sum: NDArray[np.float64] | None = None
+        self.num_pooled = 0
+
+    @property
+    def wants_hidden(self) -> bool:
+        return self.pooling.pooling == "mean"
+
+    def pool(self, hidden: np.ndarray, num_tokens: int) -> None:
+        """Take in the sum `[hidden_size]` of the next `num_tokens` tokens' hidden states."""
+        before = 0.0 if self._sum is None else self._sum
+        self._sum = before + np.asarray(hidden, np.float64)
+        self.num_pooled += num_tokens
+
+    @property
+    def embedding(self) -> NDArray[np.float32]:
+        """`[hidden_size]`, once the request has finished without an error."""
+        assert self._sum is not None
+        vector = self._sum / self.num_pooled
+        if self.pooling.normalize:
+            vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
+        return vector.astype(np.float32)
+
+    def embedding_output(self) -> EmbeddingRequestOutput:
+        """Raises RuntimeError if the request has failed."""
+        if self.error is not None:
+            raise RuntimeError(f"request {self.request_id}: {self.error}")
+        return EmbeddingRequestOutput(
+            request_id=self.request_id,
+            outputs=EmbeddingOutput(self.embedding.tolist()),
+            prompt_token_ids=self.prompt_token_ids,
+            finished=self.finished,
+            num_cached_tokens=self.num_cached_tokens,
+        )

@@ -1,0 +1,76 @@
+"""What a step tells of prompts besides their next token: log-probabilities and embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from paxkv.engine.embedding_request import EmbeddingRequest
+from paxkv.engine.request import Request
+from paxkv.engine.runner import Runner
+from paxkv.engine.schedule import Schedule
+from paxkv.outputs import token_logprobs
+from paxkv.text.detokenizer import CONTEXT_TOKENS
+
+
+class PromptResults:
+    """Reads the hidden states of the step launched last, before another one replaces them.
+
+    off_host: calls into the device, whose time is not the host's own.
+    """
+
+    def __init__(self, runner: Runner, off_host: Callable[..., Any]) -> None:
+        self._runner = runner
+        self._off_host = off_host
+
+    def read(self, schedule: Schedule) -> None:
+        """Row `first + i` of an advance's step stands at position `start + i`."""
+        first = 0
+        for advance in schedule.advances:
+            request = advance.sequence.request
+            if advance.sequence.decision is None:
+                if request.prompt_logprobs is not None:
+                    self._score(request, first, advance.start, advance.count)
+                if isinstance(request, EmbeddingRequest):
+                    self._pool(request, first, advance.start, advance.count)
+            first += advance.count
+        for place, draw in enumerate(schedule.draws):
+            request = draw.sequence.request
+            if isinstance(request, EmbeddingRequest) and draw.sequence.decision is None:
+                request.pool(self._off_host(self._runner.drawn_from, place), 1)
+
+    def _score(self, request: Request, first: int, start: int, count: int) -> None:
+        """Each row predicts the token after it."""
+        known = request.prompt_logprobs
+        assert known is not None
+        prompt = request.prompt_token_ids
+        begin = max(start, len(known) - 1)
+        end = min(start + count, len(prompt) - 1)
+        if begin >= end:
+            return
+        rows = np.arange(first + begin - start, first + end - start)
+        targets = np.array(prompt[begin + 1 : end + 1])
+        wanted = request.params.prompt_logprobs or 0
+        for size, found in self._off_host(lambda: list(self._runner.score(rows, targets))):
+            for place in range(size):
+                position = len(known)
+                known.append(
+                    token_logprobs(
+                        prompt[position],
+                        float(found.chosen[place]),
+                        int(found.rank[place]),
+                        found.ids[place, :wanted].tolist(),
+                        found.values[place, :wanted].tolist(),
+                        request.decoder(prompt[max(0, position - CONTEXT_TOKENS) : position]),
+                    )
+                )
+
+    def _pool(self, request: EmbeddingRequest, first: int, start: int, count: int) -> None:
+        """All but the last token, whose hidden state is the one drawn from; none twice."""
+        begin = max(start, request.num_pooled)
+        end = min(start + count, request.num_prompt - 1)
+        if request.wants_hidden and begin < end:
+            row = first + begin - start
+            request.pool(self._off_host(self._runner.hidden_sum, row, end - begin), end - begin)
