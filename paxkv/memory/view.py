@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from paxkv.memory.lru import Int32Array
 from paxkv.memory.pool import PagePool
@@ -44,6 +44,11 @@ class MemoryView:
     def references(self) -> Int32Array:
         """`[num_blocks + 1]` int32, table cells that name each page."""
         return self._pool.refs
+
+    @property
+    def cached(self) -> NDArray[np.bool_]:
+        """`[num_blocks + 1]` bool, pages the prefix cache knows, in use or not."""
+        return self._pool.published
 
     @property
     def live_rows(self) -> Int32Array:

@@ -28,11 +28,21 @@ from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import ApiError, BadRequest, EngineFault, HttpError
 from paxkv.server.keys import KeyGuard
 from paxkv.server.limits import RequestLimits
+from paxkv.server.page import routes as page_routes
 from paxkv.server.request_log import RequestLog
 from paxkv.server.service import Model, Service
 from paxkv.server.settings import ServerSettings
 
-ROUTERS = (completions, chat, plain_generation, tokenization, status, metrics, admin)
+ROUTERS = (
+    completions,
+    chat,
+    plain_generation,
+    tokenization,
+    status,
+    metrics,
+    page_routes,
+    admin,
+)
 
 DESCRIPTION = """OpenAI's API, with vLLM's additions: every field of SamplingParams may be given.
 

@@ -52,10 +52,9 @@ class EngineLoop:
         *,
         backlog: Backlog,
         max_queue_wait: float,
-        observer: Observer | None = None,
     ) -> None:
         self.backlog = backlog
-        self.observer = observer
+        self.observers: list[Observer] = []
         self.calls: set[Call] = set()
         self.draining = False
         self.fault: BaseException | None = None
@@ -95,8 +94,8 @@ class EngineLoop:
         for request in requests:
             self._owners[request.request_id] = call
             self._waiting.add(request.request_id)
-            if self.observer is not None:
-                self.observer.arrived(request)
+            for observer in self.observers:
+                observer.arrived(request)
         self._inbox.put(lambda: self._add(call))
         call.timers.append(self._loop.call_later(self._max_queue_wait, self._waited, call))
         if deadline is not None:
@@ -134,8 +133,8 @@ class EngineLoop:
             self._owners.pop(request.request_id, None)
         for request in left:
             self._scheduled(request)
-            if self.observer is not None:
-                self.observer.aborted(request)
+            for observer in self.observers:
+                observer.aborted(request)
         if left:
             self._inbox.put(lambda: self._abort(left))
         if not self.calls:
@@ -146,8 +145,9 @@ class EngineLoop:
         self.backlog.leave(request)
 
     def _stepped(self, num_tokens: int, news: list[News]) -> None:
-        if num_tokens and self.observer is not None:
-            self.observer.stepped(num_tokens)
+        if num_tokens:
+            for observer in self.observers:
+                observer.stepped(num_tokens)
         self._deliver(news)
 
     def _deliver(self, news: list[News]) -> None:
@@ -156,8 +156,8 @@ class EngineLoop:
             if call is None:
                 continue
             self._scheduled(item.request)
-            if self.observer is not None:
-                self.observer.advanced(item)
+            for observer in self.observers:
+                observer.advanced(item)
             call.take(item)
 
     # Looking at it

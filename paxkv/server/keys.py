@@ -10,8 +10,9 @@ from pathlib import Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paxkv.server.errors import ApiError, Forbidden, Unauthorized
+from paxkv.server.page import files
 
-OPEN_PATHS = frozenset({"/health", "/metrics", "/version"})
+OPEN_PATHS = frozenset({"/health", "/metrics", "/version"}) | files.PATHS
 ADMIN_PREFIX = "/admin/"
 
 

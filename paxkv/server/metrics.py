@@ -32,7 +32,7 @@ def routes(service: Service) -> APIRouter:
     engine = EngineMetrics(name)
     registry.register(engine)
     requests = RequestMetrics(registry, name, service.max_model_len)
-    service.loop.observer = requests
+    service.loop.observers.append(requests)
 
     @router.get("/metrics", response_model=None)
     async def metrics() -> Response:

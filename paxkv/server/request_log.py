@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger("paxkv.requests")
 
-QUIET_PATHS = frozenset({"/health", "/metrics"})
+QUIET_PATHS = frozenset({"/health", "/metrics", "/page/state"})
 LONGEST_PATH = 100
 _GOOD_ID = re.compile(rb"[\w.\-]{1,64}")
 

@@ -1,0 +1,124 @@
+"""Look: the pool and the queue at one moment, as numbers; no token and no prompt is in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paxkv.engine.engine import Engine
+from paxkv.engine.request import Request, Sequence
+
+MOST_WAITING = 100
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The block table of one sequence.
+
+    index: among its request's. num_tokens: slots granted. pages: `[blocks]` int32, in order.
+    """
+
+    index: int
+    num_tokens: int
+    pages: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class RequestLook:
+    """A request by the number of its arrival.
+
+    state: running, waiting or swapped. prompt, output, cached: tokens. age: seconds.
+    """
+
+    number: int
+    state: str
+    prompt: int
+    output: int
+    cached: int
+    preemptions: int
+    age: float
+    holdings: tuple[Holding, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What `of` saw.
+
+    time: seconds of `time.monotonic`. references: `[num_blocks + 1]` int32, of each page; page 0
+    is nobody's. cached: `[num_blocks + 1]` bool, pages the prefix cache knows. requests: all that
+    run, then the first of those that wait. waiting, swapped: how many there are in all.
+    """
+
+    time: float
+    block_size: int
+    references: NDArray[np.int32]
+    cached: NDArray[np.bool_]
+    requests: tuple[RequestLook, ...]
+    running: int
+    waiting: int
+    swapped: int
+    preemptions: int
+    prefix_queries: int
+    prefix_hits: int
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.references) - 1
+
+    @classmethod
+    def of(cls, engine: Engine) -> Look:
+        """Copies only, since the next step waits for it; to be called between two steps."""
+        now = time.monotonic()
+        memory, scheduler = engine.block_manager, engine.scheduler
+        running = _requests(scheduler.running)
+        swapped = {r: None for r in _requests(scheduler.swapped) if r not in running}
+        waiting = [r for r in _requests(scheduler.waiting) if r not in running]
+
+        def look(request: Request, state: str) -> RequestLook:
+            holdings = tuple(
+                Holding(s.index, int(memory.num_tokens[s.row]), memory.row_pages(s.row))
+                for s in request.sequences
+                if s.row is not None
+            )
+            output = sum(len(s.token_ids) for s in request.sequences)
+            output -= request.num_prompt * len(request.sequences)
+            return RequestLook(
+                request.arrival,
+                state,
+                request.num_prompt,
+                output,
+                request.num_cached_tokens,
+                request.num_preemptions,
+                now - request.arrival_time,
+                holdings,
+            )
+
+        stats = memory.stats()
+        return cls(
+            time=now,
+            block_size=memory.block_size,
+            references=memory.references.copy(),
+            cached=memory.cached.copy(),
+            requests=(
+                *(look(request, "running") for request in running),
+                *(
+                    look(request, "swapped" if request in swapped else "waiting")
+                    for request in waiting[:MOST_WAITING]
+                ),
+            ),
+            running=len(running),
+            waiting=len(waiting) - len(swapped),
+            swapped=len(swapped),
+            preemptions=scheduler.num_preemptions,
+            prefix_queries=stats.prefix_queries,
+            prefix_hits=stats.prefix_hits,
+        )
+
+
+def _requests(sequences: Iterable[Sequence]) -> dict[Request, None]:
+    """Each once, in order."""
+    return dict.fromkeys(sequence.request for sequence in sequences)

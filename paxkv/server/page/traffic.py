@@ -1,0 +1,45 @@
+"""Traffic: what the page draws over time and the engine does not keep."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from paxkv.engine.request import Request
+from paxkv.server.news import News
+
+KEPT_FIRST_TOKENS = 256
+
+
+class Traffic:
+    """An observer of the engine's loop, in the event loop's thread.
+
+    generated: tokens drawn so far. computed: tokens of all steps so far, prompts included.
+    first_tokens: times to first token of the last requests, in seconds, the newest last.
+    num_first_tokens: how many there have been.
+    """
+
+    def __init__(self) -> None:
+        self.generated = 0
+        self.computed = 0
+        self.num_first_tokens = 0
+        self.first_tokens: deque[float] = deque(maxlen=KEPT_FIRST_TOKENS)
+        self._begun: set[str] = set()
+
+    def arrived(self, request: Request) -> None:
+        pass
+
+    def stepped(self, num_tokens: int) -> None:
+        self.computed += num_tokens
+
+    def advanced(self, news: News) -> None:
+        request = news.request
+        self.generated += news.num_tokens
+        if news.num_tokens and request.request_id not in self._begun:
+            self._begun.add(request.request_id)
+            self.first_tokens.append(news.time - request.arrival_time)
+            self.num_first_tokens += 1
+        if news.ended is not None:
+            self._begun.discard(request.request_id)
+
+    def aborted(self, request: Request) -> None:
+        self._begun.discard(request.request_id)
