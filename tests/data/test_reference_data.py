@@ -14,6 +14,7 @@ NUM_REQUESTS = 3
 
 @pytest.mark.parity
 def test_stored_reference_is_reproduced(data_dir):
+    import make_penalty_reference
     import make_reference
 
     from convert import open_checkpoint
@@ -36,3 +37,9 @@ def test_stored_reference_is_reproduced(data_dir):
     for index, prompt in enumerate(make_reference.SCORED_PROMPTS):
         for name, array in make_reference.scores(model, tokenizer.encode(prompt)).items():
             np.testing.assert_allclose(stored[f"{name}_{index}"], array, atol=1e-3, err_msg=name)
+
+    text = (data_dir / "penalties.json").read_text(encoding="utf-8")
+    for stored in json.loads(text)["cases"][::2]:
+        found = make_penalty_reference.case(model, stored["prompt"], stored["repetition_penalty"])
+        assert found["token_ids"] == stored["token_ids"]
+        np.testing.assert_allclose(found["gaps"], stored["gaps"], atol=1e-3)
