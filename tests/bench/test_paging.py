@@ -126,8 +126,8 @@ def test_parallel_sampling_shares_the_full_blocks_of_the_prompt():
     assert parallel_sampling([Lengths(8, 40)], limits, 1) == 0
 
 
-def small_language(width: int) -> Language:
-    return Language(width, vocab_size=500, num_contexts=32)
+def small_language(width: int, likeness: float = 0.5) -> Language:
+    return Language(width, likeness, vocab_size=500, num_contexts=32)
 
 
 def test_beams_keep_the_tables_sound_and_share_more_with_more_beams():
@@ -144,7 +144,7 @@ def test_beams_keep_the_tables_sound_and_share_more_with_more_beams():
 
 
 def test_the_language_goes_on_alike_after_the_same_tokens():
-    language = small_language(4)
+    language = small_language(4, likeness=0)
     texts = [(0, [1, 2, 3]), (0, [9, 2, 3]), (1, [1, 2, 3]), (0, [1, 2, 4])]
     ids, logprobs = language.candidates(texts)
     assert (ids[0] == ids[1]).all()
@@ -153,6 +153,21 @@ def test_the_language_goes_on_alike_after_the_same_tokens():
     assert (np.diff(logprobs, axis=1) <= 0).all()
     assert np.exp(logprobs).sum(axis=1).max() <= 1
     assert len(set(ids[0].tolist())) == 4
+
+
+def test_at_some_places_all_texts_of_a_topic_go_on_alike():
+    language = small_language(4, likeness=0.3)
+    alike = 0
+    for length in range(1, 401):
+        ids, _ = language.candidates([(7, [k] * length) for k in range(6)])
+        alike += (ids == ids[0]).all()
+    assert 80 < alike < 160
+
+
+def test_beams_that_resemble_each_other_share_less():
+    requests = [Lengths(4, 60)] * 6
+    saved = [beam_search(requests, 4, 4, small_language(4, likeness)) for likeness in (0, 0.7, 1)]
+    assert saved[0] > saved[1] > saved[2] > 0
 
 
 def test_the_next_tokens_have_the_entropy_they_claim():

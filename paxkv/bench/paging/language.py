@@ -10,22 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 SCALE = 5.6
+# What fits SmolLM2's own beams best (benchmarks/results/beam_sharing.json).
+LIKENESS = 0.9
+CONTEXT = 2
 
 
 @dataclass(frozen=True)
 class Language:
-    """The next tokens depend on the last `order` tokens, and are spread as a language model's are.
+    """Next tokens that are spread as a language model's are.
 
     Logits are normal, `vocab_size` of them with the deviation `scale`; the default leaves 2.3 nats
     of entropy, the perplexity of 10 that OPT-13B, the PagedAttention paper's model, has on
-    WikiText-2. Beams that end alike go on alike, others each in their own way; `order` 2 makes a
-    trigram of it.
+    WikiText-2. Texts on one topic resemble each other: at a share `likeness` of all positions they
+    all go on alike, elsewhere only those that end in the same two tokens.
 
     num_candidates: tokens known after each context. num_contexts: that differ; more share them.
     """
 
     num_candidates: int
-    order: int = 2
+    likeness: float = LIKENESS
     vocab_size: int = 32_000
     scale: float = SCALE
     num_contexts: int = 512
@@ -59,7 +62,11 @@ class Language:
         texts: a topic, that of the request, and the tokens so far.
         """
         ids, logprobs, _ = self._drawn
-        contexts = [
-            hash((topic, *tokens[-self.order :])) % self.num_contexts for topic, tokens in texts
-        ]
+        contexts = [self._context(topic, tokens) for topic, tokens in texts]
         return ids[contexts], logprobs[contexts]
+
+    def _context(self, topic: int, tokens: list[int]) -> int:
+        place = hash((topic, len(tokens)))
+        if place % 1024 < self.likeness * 1024:
+            return place // 1024 % self.num_contexts
+        return hash((topic, *tokens[-CONTEXT:])) % self.num_contexts

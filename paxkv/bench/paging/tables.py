@@ -112,8 +112,9 @@ def _sharing(shared: dict[str, Any]) -> FigureTable:
         columns=("requests", "saved", "paper, 2 to 6 sequences"),
         rows=tuple(rows),
         note=(
-            "Beams run under the engine's scheduler, rule and block manager; their candidates "
-            "come from a made-up trigram language with the entropy of a language model."
+            "Beams run under the engine's scheduler, rule and block manager. Their candidates come "
+            "from a made-up language with the entropy of a language model, whose beams resemble "
+            "each other as SmolLM2's do (benchmarks/beam_sharing.py)."
         ),
     )
 
