@@ -235,6 +235,29 @@ def test_preempted_beams_come_back_sharing_what_they_shared(caching: bool, lengt
     assert_idle(engine)
 
 
+def test_beams_preempted_again_before_all_are_back() -> None:
+    """Those that had been drawn from already must be drawn from again."""
+    engine = beam_engine(enable_prefix_caching=False, max_num_batched_tokens=8, max_num_seqs=8)
+    params = beams(6, 30, ignore_eos=True)
+    ample = engine.generate([ids(13)], params)[0]
+    request = engine.add(ids(13), params)
+    advance(engine, request, 15, computed=False)
+    engine.engine.scheduler.preempt(request.sequences[0])
+
+    def half_back() -> bool:
+        drawn = {sequence.drawn for sequence in request.sequences}
+        return len(drawn) == 2 and not any(sequence.in_flight for sequence in request.sequences)
+
+    while not half_back():
+        assert len(request.sequences[0].output_token_ids) == 15
+        engine.engine.step()
+    engine.engine.scheduler.preempt(request.sequences[0])
+    engine.run()
+    assert fingerprint(request.output()) == fingerprint(ample)
+    assert request.num_preemptions == 2
+    assert_idle(engine)
+
+
 @pytest.mark.parametrize("width", [1, 2, 8])
 def test_a_search_that_outgrows_the_cache_ends_with_what_it_has(width: int) -> None:
     """With company or without, preempted or not: where it ends depends on its own pages."""
