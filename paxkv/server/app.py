@@ -17,6 +17,7 @@ from paxkv.server import (
     admin,
     chat,
     completions,
+    embeddings,
     metrics,
     plain_generation,
     status,
@@ -35,6 +36,7 @@ from paxkv.server.settings import ServerSettings
 
 ROUTERS = (
     completions,
+    embeddings,
     chat,
     plain_generation,
     tokenization,

@@ -96,7 +96,13 @@ def failure(request: Request) -> ApiError:
     """The error of a failed request. Parameters that edit logits can leave nothing to draw."""
     assert request.error is not None
     params = request.params
-    edits = params.has_penalty or params.logit_bias or params.bad_words or params.allowed_token_ids
-    if edits and request.error.startswith("no token could be drawn"):
+    edits = (
+        params.has_penalty,
+        params.logit_bias,
+        params.bad_words,
+        params.allowed_token_ids,
+        params.structured_outputs,
+    )
+    if any(edits) and request.error.startswith("no token could be drawn"):
         return BadRequest(request.error)
     return EngineFault(request.error)

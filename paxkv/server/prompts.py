@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
 
 from pydantic import WithJsonSchema
 
@@ -13,6 +13,8 @@ from paxkv.sampling.params import SamplingParams
 from paxkv.server.bodies import SAMPLING_FIELDS
 from paxkv.server.errors import BadRequest, bad_request
 from paxkv.server.limits import RequestLimits
+
+R = TypeVar("R", bound=Request)
 
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
@@ -43,36 +45,38 @@ def sampling_params(values: Mapping[str, Any], limits: RequestLimits) -> Samplin
     return params
 
 
-def prompt_list(prompt: Any, limits: RequestLimits) -> list[str | list[int]]:
-    """One or several prompts, as several; what the ids are is checked later."""
+def prompt_list(prompt: Any, limits: RequestLimits, name: str = "prompt") -> list[str | list[int]]:
+    """One or several prompts, as several; what the ids are is checked later.
+
+    name: of the field, for errors.
+    """
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list) or not prompt:
-        raise BadRequest(f"prompt must be {FORMS}, got {shown(prompt)}", param="prompt")
+        raise BadRequest(f"{name} must be {FORMS}, got {shown(prompt)}", param=name)
     if not isinstance(prompt[0], str | list):
         return [prompt]
     if len(prompt) > limits.max_prompts:
         raise BadRequest(
-            f"prompt has {len(prompt)} entries; at most {limits.max_prompts}", param="prompt"
+            f"{name} has {len(prompt)} entries; at most {limits.max_prompts}", param=name
         )
     for index, entry in enumerate(prompt):
         if not isinstance(entry, str | list):
-            raise BadRequest(f"prompt[{index}] must be {FORMS}, got {shown(entry)}", param="prompt")
+            raise BadRequest(f"{name}[{index}] must be {FORMS}, got {shown(entry)}", param=name)
     return prompt
 
 
 def admit(
-    admitter: Any,
+    make: Callable[[dict[str, Any], str], R],
     prompts: list[str | list[int]],
-    params: SamplingParams,
-    *,
     request_id: str,
-    cache_salt: str | None,
     longest_text: int,
-) -> list[Request]:
+    name: str = "prompt",
+) -> list[R]:
     """A request for each prompt. Raises BadRequest for the first that cannot run.
 
-    longest_text: characters; a text that is longer cannot fit, and is not even tokenized.
+    make: the request for a prompt and an id; raises ValueError. longest_text: characters; a text
+    that is longer cannot fit, and is not even tokenized. name: of the prompts' field.
     """
     requests = []
     for index, prompt in enumerate(prompts):
@@ -83,13 +87,9 @@ def admit(
                     "within max_model_len"
                 )
             form = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
-            requests.append(
-                admitter.request(
-                    form, params, request_id=f"{request_id}-{index}", cache_salt=cache_salt
-                )
-            )
+            requests.append(make(form, f"{request_id}-{index}"))
         except ValueError as error:
             named = bad_request(error, SAMPLING_FIELDS)
-            where = f"prompt[{index}]: " if len(prompts) > 1 and named.param is None else ""
-            raise BadRequest(where + str(error), param=named.param or "prompt") from None
+            where = f"{name}[{index}]: " if len(prompts) > 1 and named.param is None else ""
+            raise BadRequest(where + str(error), param=named.param or name) from None
     return requests

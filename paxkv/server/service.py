@@ -109,21 +109,22 @@ class Service:
                 "best_of must equal n with stream=true: answers are ranked when all have ended",
                 param="best_of",
             )
-        return prompts.admit(
-            self.model.admitter,
-            prompt,
-            params,
-            request_id=request_id,
-            cache_salt=body.cache_salt,
-            longest_text=self.longest_text,
-        )
+
+        def make(form: dict[str, Any], name: str) -> Request:
+            return self.model.admitter.request(
+                form, params, request_id=name, cache_salt=body.cache_salt
+            )
+
+        return prompts.admit(make, prompt, request_id, self.longest_text)
 
     def submit(self, body: GenerationBody, requests: list[Request]) -> Call:
         """Queue them. Raises ApiError if nothing is taken now."""
-        seconds = min(
-            body.timeout or self.limits.max_request_seconds, self.limits.max_request_seconds
-        )
-        return self.loop.submit(requests, streaming=bool(body.stream), deadline=seconds)
+        deadline = self.deadline(body.timeout)
+        return self.loop.submit(requests, streaming=bool(body.stream), deadline=deadline)
+
+    def deadline(self, timeout: float | None) -> float:
+        """Seconds that a request may take."""
+        return min(timeout or self.limits.max_request_seconds, self.limits.max_request_seconds)
 
     def close(self) -> None:
         self._workers.shutdown(wait=False, cancel_futures=True)
