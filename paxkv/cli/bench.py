@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from paxkv.cli import bench_block_size, bench_paging, bench_policies, bench_prefix
+from paxkv.cli import bench_block_size, bench_paging, bench_policies, bench_prefix, bench_serve
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 
-SUMMARY = "measure throughput, block sizes, and what paging and prefix caching save"
+SUMMARY = "measure throughput, a server, block sizes, and what paging and prefix caching save"
 KINDS = {
     "paging": bench_paging,
     "prefix": bench_prefix,
     "policies": bench_policies,
     "block-size": bench_block_size,
+    "serve": bench_serve,
 }
 PEERS = {
     "hf": ["hf_generate", "hf_continuous"],

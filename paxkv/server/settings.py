@@ -24,8 +24,8 @@ class ServerSettings:
     shutdown_grace: seconds that running requests get to end after SIGTERM.
     health_stall_seconds: /health is 503 while a step has been running for so long.
     api_key: needed for every route but /health, /metrics, /version and the page's files. Repeat
-        it for several; a
-        file, or the environment variable PAXKV_API_KEY, keeps them out of the process list.
+        it for several; a file, or the environment variable PAXKV_API_KEY, keeps them out of the
+        process list.
     api_key_file: more of them, one a line.
     admin_key: needed for the routes under /admin/, which are closed without one (PAXKV_ADMIN_KEY).
     admin_key_file: more of them, one a line.
