@@ -15,24 +15,31 @@ from paxkv.outputs import CompletionOutput, RequestOutput
 from paxkv.sampling.checks import shown
 from paxkv.server.answers import answer
 from paxkv.server.bodies import GenerationBody
+from paxkv.server.chat_text import ChatText
 from paxkv.server.conversations import Messages, conversation_ids
 from paxkv.server.errors import BadRequest
 from paxkv.server.logprobs import chat_logprobs, prompt_logprobs
 from paxkv.server.news import Piece
 from paxkv.server.prompts import sampling_params
 from paxkv.server.service import Service, new_id, usage
+from paxkv.server.tool_calls import call_reader, format_of_template
+from paxkv.server.tools import Tools
 
 
 class ChatBody(GenerationBody):
     """messages: the conversation. logprobs: whether log-probabilities are wanted, and
     top_logprobs how many alternatives of each token. Without max_tokens an answer may fill
-    max_model_len. chat_template_kwargs: further names for the chat template."""
+    max_model_len. chat_template_kwargs: further names for the chat template. tools, tool_choice:
+    functions that may, or must, be called. parallel_tool_calls: false for one call at most."""
 
     messages: Messages
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 def routes(service: Service) -> APIRouter:
@@ -44,16 +51,24 @@ def routes(service: Service) -> APIRouter:
         service.loop.check()
         service.check_model(body.model)
         request_id = new_id("chatcmpl")
-        requests = await service.work(lambda: _requests(service, body, request_id))
-        form = ChatFormat(service, body, requests[0], request_id)
+        tools = Tools.read(body.tools, body.tool_choice)
+        requests = await service.work(lambda: _requests(service, body, tools, request_id))
+        form = ChatFormat(service, body, tools, requests[0], request_id)
         return await answer(service, http, body, service.submit(body, requests), form)
 
     return router
 
 
-def _requests(service: Service, body: ChatBody, request_id: str) -> list[Request]:
+def _requests(
+    service: Service, body: ChatBody, tools: Tools | None, request_id: str
+) -> list[Request]:
     body.refuse_unsupported()
     values: dict[str, Any] = {"max_tokens": None, **body.sampling()}
+    form = None if tools is None else tools.form()
+    if form is not None:
+        if "structured_outputs" in values:
+            raise BadRequest("tool_choice gives the answer a form already", param="tool_choice")
+        values["structured_outputs"] = form
     values.pop("logprobs", None)
     if body.top_logprobs is not None and not body.logprobs:
         raise BadRequest("top_logprobs needs logprobs=true", param="top_logprobs")
@@ -75,6 +90,7 @@ def _requests(service: Service, body: ChatBody, request_id: str) -> list[Request
         service,
         add_generation_prompt=body.add_generation_prompt,
         variables=body.chat_template_kwargs or {},
+        tools=None if tools is None else tools.given,
     )
     return service.admit(body, [ids], params, request_id)
 
@@ -82,7 +98,15 @@ def _requests(service: Service, body: ChatBody, request_id: str) -> list[Request
 class ChatFormat:
     """OpenAI's chat.completion objects and chunks."""
 
-    def __init__(self, service: Service, body: ChatBody, request: Request, request_id: str) -> None:
+    def __init__(
+        self,
+        service: Service,
+        body: ChatBody,
+        tools: Tools | None,
+        request: Request,
+        request_id: str,
+    ) -> None:
+        self._tools = tools
         self._tokenizer = service.need_tokenizer()
         self._body = body
         self._request = request
@@ -91,7 +115,7 @@ class ChatFormat:
             "created": int(time.time()),
             "model": service.names[0],
         }
-        self._begun: set[int] = set()
+        self._texts: dict[int, ChatText] = {}
         self._completion_tokens = 0
 
     def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]:
@@ -110,11 +134,12 @@ class ChatFormat:
 
     def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
         self._completion_tokens += len(completion.token_ids)
+        text = self._new_text()
         choice = {
             "index": completion.index,
-            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "message": text.message(completion.text),
             "logprobs": self._logprobs(completion.token_ids, completion.logprobs),
-            "finish_reason": completion.finish_reason,
+            "finish_reason": self._finish_reason(text, completion.finish_reason),
             "stop_reason": completion.stop_reason,
         }
         if self._body.return_token_ids:
@@ -124,18 +149,26 @@ class ChatFormat:
     def chunks(self, piece: Piece) -> list[dict[str, Any]]:
         self._completion_tokens += len(piece.token_ids)
         chunks = []
-        if piece.child not in self._begun:
-            self._begun.add(piece.child)
+        if piece.child not in self._texts:
+            self._texts[piece.child] = self._new_text()
             chunks.append(self._chunk(piece.child, {"role": "assistant", "content": ""}))
-        if piece.text or piece.logprobs or (self._body.return_token_ids and piece.token_ids):
-            delta = {"content": piece.text}
-            chunk = self._chunk(piece.child, delta, self._logprobs(piece.token_ids, piece.logprobs))
-            if self._body.return_token_ids:
-                chunk["choices"][0]["token_ids"] = piece.token_ids
+        text = self._texts[piece.child]
+        deltas = text.deltas(piece.text, piece.finish_reason is not None)
+        told = piece.logprobs or (self._body.return_token_ids and piece.token_ids)
+        if told and not deltas:
+            deltas = [{"content": ""}]
+        for place, delta in enumerate(deltas):
+            chunk = self._chunk(piece.child, delta)
+            if place == 0:
+                choice = chunk["choices"][0]
+                choice["logprobs"] = self._logprobs(piece.token_ids, piece.logprobs)
+                if self._body.return_token_ids:
+                    choice["token_ids"] = piece.token_ids
             chunks.append(chunk)
         if piece.finish_reason is not None:
             chunk = self._chunk(piece.child, {})
-            chunk["choices"][0]["finish_reason"] = piece.finish_reason
+            reason = self._finish_reason(text, piece.finish_reason)
+            chunk["choices"][0]["finish_reason"] = reason
             chunk["choices"][0]["stop_reason"] = piece.stop_reason
             chunks.append(chunk)
         return chunks
@@ -148,10 +181,20 @@ class ChatFormat:
             "usage": self._usage(),
         }
 
-    def _chunk(
-        self, index: int, delta: Mapping[str, Any], logprobs: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+    def _new_text(self) -> ChatText:
+        if self._tools is None:
+            return ChatText(None)
+        template = self._tokenizer.chat_template
+        reader = call_reader(self._tools, format_of_template(template))
+        return ChatText(reader, 1 if self._body.parallel_tool_calls is False else None)
+
+    def _finish_reason(self, text: ChatText, reason: str | None) -> str | None:
+        """OpenAI's "tool_calls" where the model decided to call."""
+        called = text.num_calls and self._tools is not None and self._tools.choice != "named"
+        return "tool_calls" if called and reason == "stop" else reason
+
+    def _chunk(self, index: int, delta: Mapping[str, Any]) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         return {"object": "chat.completion.chunk", **self._head, "choices": [choice]}
 
     def _usage(self) -> dict[str, Any]:

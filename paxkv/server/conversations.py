@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -47,6 +48,7 @@ def conversation_ids(
     *,
     add_generation_prompt: bool,
     variables: Mapping[str, Any],
+    tools: list[dict[str, Any]] | None = None,
 ) -> list[int]:
     """Token ids of a conversation; blocking. Raises BadRequest for what cannot be one."""
     _check(messages, service.limits.max_messages)
@@ -56,7 +58,12 @@ def conversation_ids(
                 f"chat_template_kwargs must not set {shown(name)}", param="chat_template_kwargs"
             )
     try:
-        text = tokenizer.render_chat(messages, add_generation_prompt, **variables)
+        text = tokenizer.render_chat(
+            [_with_arguments(message) for message in messages],
+            add_generation_prompt,
+            tools,
+            **variables,
+        )
         if len(text) > service.longest_text:
             raise ValueError(
                 f"messages have {len(text)} characters; more than {service.longest_text} do not "
@@ -65,6 +72,28 @@ def conversation_ids(
         return tokenizer.encode(text, add_special_tokens=False)
     except ValueError as error:
         raise BadRequest(str(error), param="messages") from None
+
+
+def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose tool calls have their arguments as values, which templates expect."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    try:
+        return {**message, "tool_calls": [_with_values(call) for call in calls]}
+    except (KeyError, TypeError, ValueError):
+        raise BadRequest(
+            "tool_calls of a message must be a list of functions with JSON arguments",
+            param="messages",
+        ) from None
+
+
+def _with_values(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function["arguments"]
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _check(messages: Any, most: int) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
-from tests.server.tiny_server import TinyServer, chat, completion, joined, tokenizer
+from tests.server.tiny_server import TinyServer, chat, completion, forced, joined, tokenizer
 
 TEXTS = (
     "\U0001f9d1\u200d\U0001f680 ok",
@@ -15,16 +12,6 @@ TEXTS = (
     "Příliš žluťoučký kůň",
     "áb \U0001f1ef\U0001f1f5",
 )
-
-
-@contextmanager
-def forced(server: TinyServer, ids: list[int]) -> Iterator[None]:
-    hooks = server.model.engine.runner.hooks
-    hooks.logits = lambda request, child, position: ids[position] if position < len(ids) else None
-    try:
-        yield
-    finally:
-        hooks.logits = None
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -171,7 +171,7 @@ def test_api_05_unknown_and_new_fields(server: TinyServer) -> None:
         (COMPLETIONS, completion(max_tokens=0), "max_tokens"),
         (COMPLETIONS, completion(stream=True, best_of=2), "best_of"),
         (COMPLETIONS, completion(stream=True, use_beam_search=True, n=2), "use_beam_search"),
-        (CHAT, chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
+        (CHAT, chat(functions=[{"name": "f"}]), "functions"),
         (CHAT, chat(response_format={"type": "structural_tag"}), "response_format"),
         (CHAT, chat(guided_regex="a+", guided_choice=["a"]), "guided_choice"),
         (CHAT, chat(structured_outputs={"regex": "(a"}), "structured_outputs"),

@@ -25,6 +25,8 @@ from tests.text.small_tokenizers import byte_level
 
 NAME = "tiny"
 TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool.function.name }} {% endfor %}"
+    "<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -200,6 +202,17 @@ def chat(content: Any = "the cat", **fields: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": content}]
     defaults = {"messages": messages, "temperature": 0, "max_tokens": 6, "ignore_eos": True}
     return {**defaults, **fields}
+
+
+@contextmanager
+def forced(server: TinyServer, ids: list[int]) -> Iterator[None]:
+    """The model says these ids, and after them what it likes."""
+    hooks = server.model.engine.runner.hooks
+    hooks.logits = lambda request, child, position: ids[position] if position < len(ids) else None
+    try:
+        yield
+    finally:
+        hooks.logits = None
 
 
 def joined(events: list[Any]) -> dict[int, dict[str, Any]]:

@@ -1,0 +1,90 @@
+"""Tools of a chat request, and the form that a choice among them gives the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paxkv.sampling.checks import shown
+from paxkv.server.errors import BadRequest
+
+MOST_TOOLS = 128
+CHOICES = ("none", "auto", "required")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The functions a model may call.
+
+    given: as they came, for the chat template. parameters: JSON schema of the arguments, by name.
+    choice: "auto", "required", or "named", and then only the named function is left.
+    """
+
+    given: list[dict[str, Any]]
+    parameters: Mapping[str, Any]
+    choice: str
+
+    @classmethod
+    def read(cls, tools: Any, choice: Any) -> Tools | None:
+        """None if there are none, or none is to be called. Raises BadRequest naming the field."""
+        if not tools:
+            if choice not in (None, "none", "auto"):
+                raise BadRequest("tool_choice needs tools", param="tool_choice")
+            return None
+        parameters = _read(tools)
+        if choice is None or choice in CHOICES:
+            return None if choice == "none" else cls(tools, parameters, choice or "auto")
+        function = choice.get("function") if isinstance(choice, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(name, str) or name not in parameters:
+            raise BadRequest(
+                f"tool_choice must be one of {', '.join(CHOICES)}, or "
+                '{"type": "function", "function": {"name": NAME}} with one of the tools; got '
+                f"{shown(choice)}",
+                param="tool_choice",
+            )
+        return cls(tools, {name: parameters[name]}, "named")
+
+    def form(self) -> dict[str, Any] | None:
+        """The structured_outputs that make the model call: the arguments of the one function
+        that was named, or a list of calls. None where it may answer in its own way."""
+        if self.choice == "auto":
+            return None
+        if self.choice == "named":
+            (schema,) = self.parameters.values()
+            return {"json": schema}
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, "parameters": schema},
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+            for name, schema in self.parameters.items()
+        ]
+        return {"json": {"type": "array", "minItems": 1, "items": {"anyOf": calls}}}
+
+
+def _read(tools: Any) -> dict[str, Any]:
+    """JSON schemas by function name."""
+    if not isinstance(tools, list) or len(tools) > MOST_TOOLS:
+        raise BadRequest(f"tools must be a list of at most {MOST_TOOLS} functions", param="tools")
+    parameters: dict[str, Any] = {}
+    for index, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or tool.get("type") != "function":
+            raise BadRequest(
+                f'tools[{index}] must be {{"type": "function", "function": {{…}}}}', param="tools"
+            )
+        name, schema = function.get("name"), function.get("parameters")
+        if not isinstance(name, str) or not name or name in parameters:
+            raise BadRequest(
+                f"tools[{index}].function.name must be a string that no other has", param="tools"
+            )
+        if schema is not None and not isinstance(schema, dict):
+            raise BadRequest(
+                f"tools[{index}].function.parameters must be a JSON schema", param="tools"
+            )
+        parameters[name] = schema or {"type": "object"}
+    return parameters

@@ -1,0 +1,183 @@
+"""Tools: calls in two formats, whole and in streams, and choices that are kept to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from paxkv.server.chat_text import ChatText
+from paxkv.server.tool_calls import HermesCalls, ListOfCalls, LlamaCalls, format_of_template
+from tests.server.tiny_server import NAME, TinyServer, chat, forced, tokenizer
+
+CHAT = "/v1/chat/completions"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "boolean"}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+TOOLS = [WEATHER, CLOCK]
+HERMES = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": true}}\n'
+    '</tool_call>\n<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+)
+CALLS = [("weather", {"city": "Rome", "days": True}), ("clock", {})]
+READERS = [
+    (HermesCalls, HERMES, "Let me see.", CALLS),
+    (HermesCalls, "1 < 2 <tool", "1 < 2 <tool", []),
+    (HermesCalls, "<tool_call>{'a'}</tool_call> x", "<tool_call>{'a'}</tool_call> x", []),
+    (HermesCalls, '<tool_call>{"name": "clock"}</tool_call>\nDone', "Done", CALLS[1:]),
+    (HermesCalls, '<tool_call>{"name": "clock"}', None, CALLS[1:]),
+    (HermesCalls, '<tool_call>{"name": "clo', '<tool_call>{"name": "clo', []),
+    (LlamaCalls, '{"name": "clock", "parameters": {}}', None, CALLS[1:]),
+    (LlamaCalls, ' <|python_tag|>{"name": "weather", "parameters": {"city": "Rome", "days": true}}'
+     ' ; {"name": "clock", "parameters": {}}', None, CALLS),
+    (LlamaCalls, "It is noon {really}", "It is noon {really}", []),
+    (LlamaCalls, '{"answer": 42}', '{"answer": 42}', []),
+    (LlamaCalls, '{"name": "clock", ', '{"name": "clock",', []),
+    (ListOfCalls, '[{"name": "clock", "parameters": {"a": "}]"}} , {"name": "clock", '
+     '"parameters": {}}]', None, [("clock", {"a": "}]"}), ("clock", {})]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reader", "text", "content", "calls"), READERS)
+def test_readers(reader: Any, text: str, content: str | None, calls: list[Any]) -> None:
+    for size in (1, 2, 5, len(text)):
+        parts = [text[start : start + size] for start in range(0, len(text), size)]
+        answer = ChatText(reader())
+        deltas = [d for part in parts for d in answer.deltas(part, ended=False)]
+        deltas += answer.deltas("", ended=True)
+        found = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        assert [call["index"] for call in found] == list(range(len(calls)))
+        assert len({call["id"] for call in found}) == len(calls)
+        functions = [call["function"] for call in found]
+        assert [(f["name"], json.loads(f["arguments"])) for f in functions] == calls
+        said = "".join(delta.get("content", "") for delta in deltas).strip()
+        assert said == (content or "").strip()
+    message = ChatText(reader()).message(text)
+    assert (message["content"] or "").strip() == (content or "").strip()
+    assert len(message.get("tool_calls", ())) == len(calls)
+
+
+def test_a_template_tells_the_format() -> None:
+    assert format_of_template("… <tool_call> …") == "hermes"
+    assert format_of_template('{"name": name, "parameters": dictionary}') == "llama3_json"
+    assert format_of_template(None) == "hermes"
+
+
+def test_calls_over_http(server: TinyServer) -> None:
+    ids = tokenizer().encode(HERMES + "<|im_end|>", add_special_tokens=False)
+    body = chat(tools=TOOLS, max_tokens=200, ignore_eos=False)
+    with forced(server, ids):
+        choice = server.post(CHAT, body).json()["choices"][0]
+        events = server.events(CHAT, body)
+        one = server.post(CHAT, {**body, "parallel_tool_calls": False}).json()["choices"][0]
+        none = server.post(CHAT, {**body, "tool_choice": "none"}).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "Let me see."
+    functions = [call["function"] for call in choice["message"]["tool_calls"]]
+    assert [(f["name"], json.loads(f["arguments"])) for f in functions] == CALLS
+    deltas = [new["delta"] for event in events[:-1] for new in event["choices"]]
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert [(call["index"], call["function"]["name"]) for call in calls] == [
+        (0, "weather"),
+        (1, "clock"),
+    ]
+    assert events[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    assert len(one["message"]["tool_calls"]) == 1
+    assert (none["message"]["content"], none["finish_reason"]) == (HERMES, "stop")
+
+
+def test_the_template_gets_the_tools(server: TinyServer) -> None:
+    def prompt(**fields: Any) -> str:
+        found = server.post(CHAT, chat(return_token_ids=True, max_tokens=1, **fields)).json()
+        return tokenizer().decode(found["prompt_token_ids"])
+
+    assert "weather clock" in prompt(tools=TOOLS)
+    assert "weather" not in prompt(tools=TOOLS, tool_choice="none")
+    turn = {"id": "c", "type": "function", "function": {"name": "clock", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [turn]},
+        {"role": "tool", "tool_call_id": "c", "content": "noon"},
+    ]
+    assert "noon" in prompt(messages=messages, tools=TOOLS)
+    turn["function"]["arguments"] = "{"  # type: ignore[index]
+    assert server.post(CHAT, chat(messages=messages)).status == 400
+
+
+def test_choices_are_kept_to(server: TinyServer) -> None:
+    free = {"ignore_eos": False, "max_tokens": 200, "temperature": 1, "tools": [WEATHER]}
+    named = {"type": "function", "function": {"name": "weather"}}
+    (closing,) = tokenizer().encode("]")
+    for choice, reason, fields in (
+        (named, "stop", {}),
+        ("required", "tool_calls", {"logit_bias": {str(closing): 50}}),
+    ):
+        for seed in range(3):
+            body = chat(**{**free, "tool_choice": choice, "seed": seed, **fields})
+            found = server.post(CHAT, body).json()["choices"][0]
+            assert found["finish_reason"] == reason
+            calls = found["message"]["tool_calls"]
+            assert found["message"]["content"] is None
+            events = server.events(CHAT, body)
+            deltas = [
+                call["function"]
+                for event in events[:-1]
+                for new in event["choices"]
+                for call in new["delta"].get("tool_calls", ())
+            ]
+            assert {delta["name"] for delta in deltas if "name" in delta} == {"weather"}
+            text = "".join(delta["arguments"] for delta in deltas)
+            assert text == "".join(call["function"]["arguments"] for call in calls)
+            arguments = json.loads(calls[0]["function"]["arguments"])
+            assert arguments["city"] in ("Rome", "Oslo")
+            assert set(arguments) == {"city", "days"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [1]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "search", "function": {"name": "a"}}]}, "tools"),
+        ({"tools": [CLOCK, CLOCK]}, "tools"),
+        ({"tools": [CLOCK] * 200}, "tools"),
+        ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"function": {"name": "nope"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"}, "tool_choice"),
+    ],
+)
+def test_wrong_tools(server: TinyServer, fields: dict[str, Any], param: str) -> None:
+    reply = server.post(CHAT, chat(**fields))
+    assert (reply.status, reply.error["param"]) == (400, param)
+
+
+def test_the_openai_package_reads_them(server: TinyServer) -> None:
+    openai = pytest.importorskip("openai")
+    base = f"http://127.0.0.1:{server.port}/v1"
+    named = {"type": "function", "function": {"name": "weather"}}
+    asked: dict[str, Any] = {
+        "model": NAME,
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": TOOLS,
+        "tool_choice": named,
+        "max_tokens": 100,
+        "seed": 1,
+    }
+    with openai.OpenAI(base_url=base, api_key="any") as client:
+        (call,) = client.chat.completions.create(**asked).choices[0].message.tool_calls
+        assert call.function.name == "weather"
+        with client.chat.completions.stream(**asked) as events:
+            (again,) = events.get_final_completion().choices[0].message.tool_calls
+    assert json.loads(again.function.arguments) == json.loads(call.function.arguments)
