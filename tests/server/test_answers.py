@@ -8,7 +8,6 @@ from typing import Any
 
 from paxkv.server.answers import EventStream
 
-
 MANY = 500
 
 

@@ -12,7 +12,7 @@ from tests.server.tiny_server import TinyServer
 
 schemathesis = pytest.importorskip("schemathesis")
 
-EXAMPLES = 8
+EXAMPLES = 3
 ROUTES = {
     "/v1/completions",
     "/v1/chat/completions",
@@ -45,7 +45,7 @@ def attack(server: TinyServer, examples: int) -> None:
         operation = result.ok()
         seen.add(operation.path)
         modes = list(schemathesis.GenerationMode)
-        if operation.method == "get":  # nothing about it can be wrong
+        if not list(operation.body):  # nothing about it can be wrong
             modes.remove(schemathesis.GenerationMode.NEGATIVE)
         for mode in modes:
 
