@@ -37,7 +37,12 @@ def test_the_java_client_waits_for_a_busy_server() -> None:
         loop = server.service.loop
         loop.draining = True
         client = subprocess.Popen(
-            ["java", EXAMPLES / "java" / "PaxkvClient.java", f"http://127.0.0.1:{server.port}", "hi"],
+            [
+                "java",
+                EXAMPLES / "java" / "PaxkvClient.java",
+                f"http://127.0.0.1:{server.port}",
+                "hi",
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -24,7 +24,9 @@ def body(prompt: str, **fields: Any) -> dict[str, Any]:
     return {"prompt": prompt, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True, **fields}
 
 
-async def ask(port: int, fields: dict[str, Any], leave_after: float | None = None) -> tuple[int, str]:
+async def ask(
+    port: int, fields: dict[str, Any], leave_after: float | None = None
+) -> tuple[int, str]:
     """Status and body; nothing of it for one that leaves."""
     content = json.dumps(fields).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
