@@ -258,15 +258,15 @@ def test_beams_preempted_again_before_all_are_back() -> None:
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("width", [1, 2, 8])
-def test_a_search_that_outgrows_the_cache_ends_with_what_it_has(width: int) -> None:
+@pytest.mark.parametrize("width, prompt", [(1, 9), (2, 9), (8, 9), (8, 2)])
+def test_a_search_that_outgrows_the_cache_ends_with_what_it_has(width: int, prompt: int) -> None:
     """With company or without, preempted or not: where it ends depends on its own pages."""
     params = beams(width, 200, ignore_eos=True)
 
     def run(company: bool) -> tuple[RequestOutput, int]:
         engine = beam_engine(num_gpu_blocks_override=TIGHT)
         first = [engine.add(ids(40, salt=1), greedy(60))] if company else []
-        request = engine.add(ids(9), params)
+        request = engine.add(ids(prompt), params)
         engine.run()
         for other in first:
             assert len(other.output().outputs[0].token_ids) == 60
@@ -280,7 +280,7 @@ def test_a_search_that_outgrows_the_cache_ends_with_what_it_has(width: int) -> N
     (length,) = {len(beam.token_ids) for beam in lone.outputs}
     assert 2 <= length < 200
     assert {beam.finish_reason for beam in lone.outputs} == {"length"}
-    ample = beam_engine().generate([ids(9)], beams(width, length, ignore_eos=True))[0]
+    ample = beam_engine().generate([ids(prompt)], beams(width, length, ignore_eos=True))[0]
     assert fingerprint(ample) == fingerprint(lone)
 
 
