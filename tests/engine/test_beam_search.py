@@ -248,9 +248,12 @@ def test_beams_preempted_again_before_all_are_back() -> None:
         drawn = {sequence.drawn for sequence in request.sequences}
         return len(drawn) == 2 and not any(sequence.in_flight for sequence in request.sequences)
 
-    while not half_back():
-        assert len(request.sequences[0].output_token_ids) == 15
+    for _ in range(40):
+        if half_back():
+            break
         engine.engine.step()
+    assert half_back()
+    assert {len(sequence.output_token_ids) for sequence in request.sequences} == {15}
     engine.engine.scheduler.preempt(request.sequences[0])
     engine.run()
     assert fingerprint(request.output()) == fingerprint(ample)
@@ -323,20 +326,21 @@ def test_abort_leaves_nothing(steps: int) -> None:
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("position", [0, 3])
-def test_logits_that_are_not_finite_end_the_search_with_an_error(position: int) -> None:
+@pytest.mark.parametrize("position, place", [(0, 0), (3, 0), (3, 3)])
+def test_logits_that_are_not_finite_end_the_search_with_an_error(position: int, place: int) -> None:
     engine = beam_engine()
     request = engine.request(ids(9), beams(4, 12), request_id="bad")
     other = engine.add(ids(7), beams(3, 12, ignore_eos=True), request_id="good")
 
     def poison(request_id: str, beam: int, at: int) -> float | None:
-        return float("nan") if (request_id, at) == ("bad", position) and beam == 0 else None
+        return float("nan") if (request_id, beam, at) == ("bad", place, position) else None
 
     engine.engine.runner.hooks.logits = poison
     engine.engine.add(request)
     engine.run()
     assert "not finite" in (request.error or "")
     assert {beam.finish_reason for beam in request.output().outputs} == {"error"}
+    assert {beam.finish_reason for beam in other.output().outputs} == {"length"}
     assert len(other.output().outputs) == 3
     assert_idle(engine)
 
