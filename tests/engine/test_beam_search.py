@@ -327,7 +327,9 @@ def test_abort_leaves_nothing(steps: int) -> None:
 
 
 @pytest.mark.parametrize("position, place", [(0, 0), (3, 0), (3, 3)])
-def test_logits_that_are_not_finite_end_the_search_with_an_error(position: int, place: int) -> None:
+def test_logits_that_are_not_finite_end_the_search_with_an_error(
+    position: int, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = beam_engine()
     request = engine.request(ids(9), beams(4, 12), request_id="bad")
     other = engine.add(ids(7), beams(3, 12, ignore_eos=True), request_id="good")
@@ -341,6 +343,7 @@ def test_logits_that_are_not_finite_end_the_search_with_an_error(position: int, 
     assert "not finite" in (request.error or "")
     assert {beam.finish_reason for beam in request.output().outputs} == {"error"}
     assert {beam.finish_reason for beam in other.output().outputs} == {"length"}
+    assert [record.msg for record in caplog.records] == ["request %s failed: %s"]
     assert len(other.output().outputs) == 3
     assert_idle(engine)
 
