@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from paxkv.cli import bench, chat, generate, plan, pull, run_batch, serve
+from paxkv.cli import bench, chat, generate, plan, pull, run_batch, serve, tune
 
 COMMANDS = {
     "pull": pull,
@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": serve,
     "run-batch": run_batch,
     "bench": bench,
+    "tune": tune,
     "plan": plan,
 }
 
