@@ -79,6 +79,7 @@ def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         h11_max_incomplete_event_size=service.limits.max_header_bytes,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=5,

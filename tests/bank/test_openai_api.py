@@ -151,6 +151,21 @@ def test_api_04_a_huge_value_is_not_told_back(server: TinyServer) -> None:
         assert len(reply.content) < 800
 
 
+@pytest.mark.parametrize("depth", [100, 300, 500, 700, 900, 5000])
+@pytest.mark.parametrize("place", ["messages", "chat_template_kwargs", "metadata", "guided_json"])
+def test_api_04_deep_nesting(server: TinyServer, place: str, depth: int) -> None:
+    deep = '{"a":' * depth + "1" + "}" * depth
+    content = json.dumps(chat())[:-1]
+    if place == "messages":
+        content = content.replace('"role"', f'"more": {deep}, "role"') + "}"
+    else:
+        content += f', "{place}": {deep}}}'
+    headers = {"Content-Type": "application/json"}
+    reply = server.post(CHAT, content.encode(), headers=headers)
+    assert reply.status in (200, 400)
+    assert reply.status == 200 or reply.error
+
+
 def test_api_05_unknown_and_new_fields(server: TinyServer) -> None:
     named = [{"role": "user", "content": "hi", "name": "ann"}]
     harmless = chat(user="u1", metadata={"a": "b"}, store=False, foo=1, messages=named)

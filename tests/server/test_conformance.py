@@ -12,7 +12,7 @@ from tests.server.tiny_server import TinyServer
 
 schemathesis = pytest.importorskip("schemathesis")
 
-EXAMPLES = 3
+EXAMPLES = 6
 ROUTES = {
     "/v1/completions",
     "/v1/chat/completions",

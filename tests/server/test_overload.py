@@ -106,10 +106,13 @@ def test_deadlines() -> None:
 
 def test_a_slow_reader_stalls_nobody_and_is_let_go() -> None:
     """It reads nothing of a stream larger than all buffers on the way."""
-    body = completion([5] * 10, n=3, max_tokens=500, stream=True, logprobs=20)
+    body = completion([5] * 10, n=3, max_tokens=200, stream=True, logprobs=20)
     with serving(limits=RequestLimits(max_reader_stall_seconds=1.0)) as server:
-        connection = socket.create_connection(("127.0.0.1", server.port))
+        for listening in server.server.servers[0].sockets:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
         content = json.dumps(body).encode()
         head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n"
         connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + content)
