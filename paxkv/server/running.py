@@ -74,6 +74,7 @@ class GracefulServer(uvicorn.Server):
 
 
 def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
+    logging.getLogger("uvicorn.access").disabled = True  # RequestLog says more, and no queries
     return uvicorn.Config(
         app,
         log_config=None,
