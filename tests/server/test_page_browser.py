@@ -76,18 +76,19 @@ def check_map(opened: Window, pages: list[tuple[int, bool, bool]], theme: dict[s
     assert wrong == []
 
 
-@pytest.mark.parametrize(("scheme", "theme"), [("light", LIGHT), ("dark", DARK)])
-def test_the_map_shows_every_page(
-    server: TinyServer, browser: Any, scheme: str, theme: dict[str, str]
-) -> None:
+def test_the_map_shows_every_page(server: TinyServer, browser: Any) -> None:
+    """In light colours, and in dark ones when the system changes over."""
     with (
         full_pool(server.model, 600, 24) as memory,
-        window(browser, url(server), color_scheme=scheme) as opened,
+        window(browser, url(server), color_scheme="light") as opened,
     ):
         opened.wait_for("document.querySelectorAll('#queue tr').length > 10")
         pages = naive_pool(memory, numbers_of(server))
         assert len({(owner >= 0, shared, cached) for owner, shared, cached in pages}) > 3
-        check_map(opened, pages, theme)
+        check_map(opened, pages, LIGHT)
+        opened.page.emulate_media(color_scheme="dark")
+        opened.page.wait_for_timeout(300)
+        check_map(opened, pages, DARK)
         summary = opened.page.inner_text("#map-summary")
         stats = memory.stats()
         assert f"600 pages of 4 tokens: {stats.used_blocks} in use" in summary

@@ -62,7 +62,7 @@ export class Chat {
 
   _busy(controller) {
     this._stop = controller;
-    get("chat-send").disabled = controller !== null;
+    get("chat-send").hidden = controller !== null;
     get("chat-stop").hidden = controller === null;
   }
 
