@@ -60,7 +60,6 @@ class Engine:
         self.searches = Searches(limits.max_num_seqs, limits.beam_candidates)
         self.planner = planner
         self.runner = runner
-        self._prompt_results = PromptResults(runner, self._off_host)
         self.tokens_per_step: deque[int] = deque(maxlen=REMEMBERED_STEPS)
         self.num_steps = 0
         self._flight: Flight | None = None
@@ -166,7 +165,7 @@ class Engine:
             if draw.sequence.decision is None
         ]
         flight = Flight(schedule, self._off_host(self.runner.draw, rows))
-        self._prompt_results.read(schedule)
+        PromptResults(self.runner, schedule, self._off_host).read()
         return flight
 
     def _commit(self, flight: Flight | None) -> None:

@@ -18,15 +18,17 @@ from paxkv.text.detokenizer import CONTEXT_TOKENS
 class PromptResults:
     """Reads the hidden states of the step launched last, before another one replaces them.
 
-    off_host: calls into the device, whose time is not the host's own.
+    off_host: calls a function of the device, whose time is not the host's own.
     """
 
-    def __init__(self, runner: Runner, off_host: Callable[..., Any]) -> None:
+    def __init__(self, runner: Runner, schedule: Schedule, off_host: Callable[..., Any]) -> None:
         self._runner = runner
+        self._schedule = schedule
         self._off_host = off_host
 
-    def read(self, schedule: Schedule) -> None:
+    def read(self) -> None:
         """Row `first + i` of an advance's step stands at position `start + i`."""
+        schedule = self._schedule
         first = 0
         for advance in schedule.advances:
             request = advance.sequence.request

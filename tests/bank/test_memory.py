@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -189,3 +191,19 @@ def test_mm_01_the_worst_load_runs_in_the_smallest_memory_that_starts() -> None:
     sampling = greedy(4, logprobs=5, prompt_logprobs=5)
     for output in tiny.generate([ids(50, salt=k) for k in range(8)], sampling):
         assert_dense(output.prompt_token_ids, tokens(output))
+
+
+def test_mm_01_an_engine_that_nobody_holds_gives_its_memory_back_at_once() -> None:
+    """Not when Python's collector next looks for cycles: a notebook makes the next one now."""
+    tiny = Tiny()
+    tiny.tokens(ids(5), greedy(2))
+    held = [
+        weakref.ref(x) for x in (tiny.engine, tiny.engine.runner, tiny.engine.runner._pages[0][0])
+    ]
+    gc.collect()
+    gc.disable()
+    try:
+        del tiny
+        assert [reference() for reference in held] == [None] * len(held)
+    finally:
+        gc.enable()
