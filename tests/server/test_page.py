@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from paxkv.memory import BlockManager
+from paxkv.sampling.params import SamplingParams
 from paxkv.server.page import watch
 from paxkv.server.page.files import FOLDER, PATHS
 from paxkv.server.page.look import MOST_WAITING, Look
@@ -274,3 +275,38 @@ def test_the_state_is_sent_small() -> None:
     assert json.loads(plain.content)["pool"]["pages"] == 100_000
     assert packed.headers["content-encoding"] == "gzip"
     assert len(packed.content) < len(plain.content) / 4
+
+
+def test_who_is_in_host_memory_and_who_waits(server: TinyServer) -> None:
+    model = server.model
+    with full_pool(model, 200, 8):
+        scheduler = model.engine.scheduler
+        away, queued = (
+            model.admitter.request([5, 6, 7], SamplingParams(max_tokens=4)) for _ in range(2)
+        )
+        away.arrival, queued.arrival = 90, 91
+        away.sequences[0].swapped = object()
+        scheduler.waiting[:] = [away.sequences[0], queued.sequences[0]]
+        try:
+            state = server.get("/page/state").json()
+        finally:
+            scheduler.waiting.clear()
+    queue = state["queue"]
+    assert (queue["waiting"], queue["swapped"]) == (1, 1)
+    assert {r["number"]: r["state"] for r in state["requests"][-2:]} == {
+        90: "swapped",
+        91: "waiting",
+    }
+    assert [r["pages"] for r in state["requests"][-2:]] == [0, 0]
+
+
+def test_a_look_at_a_large_pool_is_cheap(server: TinyServer) -> None:
+    """It stands between two steps. The quickest of several says what the work itself takes."""
+
+    def seconds(engine: Any) -> float:
+        start = time.thread_time()
+        Look.of(engine)
+        return time.thread_time() - start
+
+    with full_pool(server.model, 100_000, 200):
+        assert min(server.on_engine(seconds) for _ in range(20)) < 0.01
