@@ -9,6 +9,8 @@ import pytest
 
 from paxkv.bench.serve import datasets
 from paxkv.bench.serve.datasets import Ask, DatasetOptions
+from tests.bench.tiny_llama import write_folder
+from tests.text.small_tokenizers import byte_level
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -130,3 +132,14 @@ def test_sharegpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_options_are_named(options: dict, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         DatasetOptions(**options)
+
+
+def test_sharegpt_is_counted_by_a_models_tokenizer(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    byte_level().save(str(folder / "tokenizer.json"))
+    file = tmp_path / "sharegpt.json"
+    file.write_text(json.dumps([conversation("the cat sat", "on the mat, and stayed")]))
+    (ask,) = DatasetOptions(
+        dataset_name="sharegpt", dataset_path=str(file), num_prompts=1, tokenizer=str(folder)
+    ).asks(0)
+    assert ask.max_tokens == len(byte_level().encode("on the mat, and stayed").ids)
