@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from paxkv.server.running import listen
 from paxkv.server.settings import ServerSettings
 from tests.server.tiny_process import TinyProcess
 from tests.server.tiny_server import TinyModel, chat, completion, joined, serving
@@ -128,6 +129,19 @@ def test_sv_03_signals_of_a_process() -> None:
         assert "Traceback" not in second.log
     finally:
         second.close()
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+def test_sv_03_a_signal_while_starting(kind: signal.Signals) -> None:
+    process = TinyProcess(ready=False)
+    try:
+        process.send(kind)
+        start = time.monotonic()
+        assert process.wait() == -kind
+        assert time.monotonic() - start < 5
+        listen("127.0.0.1", process.port).close()
+    finally:
+        process.close()
 
 
 def test_sv_03_a_second_signal_ends_at_once() -> None:

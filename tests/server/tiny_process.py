@@ -26,9 +26,9 @@ def _programs() -> Path:
 
 
 class TinyProcess:
-    """A started server, ready to answer. log: what it wrote, once it has ended."""
+    """A started server, by default ready to answer. log: what it wrote, once it has ended."""
 
-    def __init__(self, *arguments: str, port: int = 0) -> None:
+    def __init__(self, *arguments: str, port: int = 0, ready: bool = True) -> None:
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.server.tiny_process", str(port), *arguments],
@@ -42,7 +42,7 @@ class TinyProcess:
         self.port = int(self._process.stdout.readline())
         self.client = Client(self.port)
         until = time.monotonic() + 60
-        while not self._is_ready():
+        while ready and not self._is_ready():
             assert self._process.poll() is None, self.log
             assert time.monotonic() < until
             time.sleep(0.05)
