@@ -86,7 +86,7 @@ def check_arrivals(llm: LLM, pairs: list[Pair]) -> None:
     engine = llm.engine
     arrived = []
     for request, _ in pairs:
-        made = llm._admitter.request(request["prompt_token_ids"], greedy(request))
+        made = llm.admitter.request(request["prompt_token_ids"], greedy(request))
         engine.add(made)
         arrived.append(made)
         engine.step()
