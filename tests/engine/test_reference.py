@@ -30,7 +30,7 @@ FACTORS: list[dict[str, Any]] = [
     *({"max_num_batched_tokens": budget} for budget in (16, 64, 2048)),
     {"enable_prefix_caching": False},
 ]
-SMALL_POOL = {"num_gpu_blocks_override": 90, "block_size": 4, "max_model_len": 356}
+SMALL_POOL = {"num_gpu_blocks_override": 112, "block_size": 4, "max_model_len": 440}
 SHORT_FACTORS: list[dict[str, Any]] = [
     *({"block_size": size} for size in (4, 8, 32, 64)),
     {"max_num_batched_tokens": 16, "deterministic": True},
