@@ -33,7 +33,7 @@ class StructuredOutputsParams:
         given = [name for name in self.__dataclass_fields__ if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
-                "structured_outputs must have exactly one of "
+                "structured_outputs must be given exactly one of "
                 f"{', '.join(self.__dataclass_fields__)}; got {', '.join(given) or 'none'}"
             )
         (name,) = given

@@ -45,6 +45,7 @@ WRONG = {
     "use_beam_search": (1, "yes", None),
     "length_penalty": (*NOT_NUMBERS, 101, 2.0),
     "early_stopping": ("always", 1, None, True, "never"),
+    "structured_outputs": ("json", 3, {}, {"xml": 1}, {"regex": 7}, {"json": "{"}),
 }
 
 
