@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-# Workers, runs and the processes that tests start compile each program once between them.
-PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 # Derandomised: a run that fails must fail again. No deadline: the first example may compile.
 settings.register_profile(
