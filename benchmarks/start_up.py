@@ -25,8 +25,8 @@ llm.generate("The capital of France is", SamplingParams(temperature=0, max_token
 seconds = time.time() - float(sys.argv[2])
 compiler = llm.engine.runner.compiler
 print(json.dumps({
-    "seconds": seconds, "cpu": time.process_time(), "programs": len(compiler.names), "traced": compiler.num_traced,
-    "of it programs": compiler.seconds,
+    "seconds": seconds, "cpu": time.process_time(), "of it programs": compiler.seconds,
+    "programs": len(compiler.names), "traced": compiler.num_traced,
 }))
 """
 
