@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from paxkv import LLM, SamplingParams
+from paxkv.bench.json_lines import json_objects
 from paxkv.bench.paging.sharing import WIDTHS, PageUse, saved
 from paxkv.bench.throughput import machine
-from paxkv.engine.admission import Admitter
 
 KINDS: dict[str, dict[str, Any]] = {
     "parallel": {"temperature": 1.0, "seed": 0},
@@ -26,12 +26,11 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def share_saved(llm: LLM, lines: list[dict[str, Any]], fields: dict[str, Any]) -> float:
     engine = llm.engine
-    admitter = Admitter(engine, llm.model_config, llm.get_tokenizer())
     for line in lines:
         params = SamplingParams(
             max_tokens=line["max_tokens"], ignore_eos=True, detokenize=False, **fields
         )
-        engine.add(admitter.request(line["prompt"], params))
+        engine.add(llm.admitter.request(line["prompt"], params))
     uses = []
     while engine.has_work:
         engine.step()
@@ -46,7 +45,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=12)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    lines = [json.loads(line) for line in args.workload.read_text().splitlines()][: args.requests]
+    lines = [fields for _, fields in json_objects(args.workload)][: args.requests]
     llm = LLM(
         args.model,
         max_model_len=1024,

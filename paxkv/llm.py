@@ -145,12 +145,7 @@ class LLM:
         from paxkv.engine.embedding_request import PoolingParams
 
         params = PoolingParams() if pooling_params is None else pooling_params
-        requests = []
-        for index, prompt in enumerate(_listed(prompts)):
-            try:
-                requests.append(self.admitter.embedding(prompt, params))
-            except ValueError as error:
-                raise ValueError(f"prompt {index}: {error}") from error
+        requests = self.admitter.embeddings(_listed(prompts), params)
         self._run(requests, use_tqdm)
         return [request.embedding_output() for request in requests]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from paxkv.bench.json_lines import json_lines
 from paxkv.bench.paging.system_prompt import shared_prompts
 from paxkv.bench.paging.trace import SHAREGPT
 
@@ -31,14 +31,7 @@ def read_prompts(path: str | Path, model: str | None = None) -> list[list[int]]:
         raise ValueError(f"trace file {path} does not exist")
     tokenizer: Any = None
     prompts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            fields = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: not JSON ({error})") from None
+    for where, fields in json_lines(path):
         ids = fields.get("prompt_token_ids") if isinstance(fields, dict) else None
         if ids is None and isinstance(fields, dict) and isinstance(fields.get("prompt"), str):
             if model is None:

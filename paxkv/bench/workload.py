@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from paxkv.bench.json_lines import json_objects
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,8 @@ def read_workload(path: str | Path, limit: int | None = None) -> Workload:
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1")
     requests = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            requests.append(_parse_line(line, f"{path}, line {number}"))
+    for where, fields in json_objects(path):
+        requests.append(_parse(fields, where))
         if len(requests) == limit:
             break
     if not requests:
@@ -68,13 +68,7 @@ def read_workload(path: str | Path, limit: int | None = None) -> Workload:
     return Workload(name=path.name, requests=tuple(requests))
 
 
-def _parse_line(line: str, where: str) -> WorkloadRequest:
-    try:
-        fields = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON ({error})") from None
-    if not isinstance(fields, dict):
-        raise ValueError(f"{where}: must be a JSON object, is a {type(fields).__name__}")
+def _parse(fields: dict[str, Any], where: str) -> WorkloadRequest:
     prompt = fields.get("prompt_token_ids")
     if not isinstance(prompt, list) or not prompt or not all(_is_int(token) for token in prompt):
         raise ValueError(f"{where}: prompt_token_ids must be a non-empty list of token ids")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from paxkv.text.detokenizer import needs_context
 from paxkv.text.grammar import Grammar, Grammars
 from paxkv.text.stop import StopRules
 from paxkv.text.tokenizer import Tokenizer
+
+P = TypeVar("P")
+R = TypeVar("R")
 
 ONE_TOKEN = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
@@ -49,13 +52,11 @@ class Admitter:
         each = list(params)
         if len(each) != len(prompts):
             raise ValueError(f"{len(each)} sampling_params for {len(prompts)} prompts")
-        requests = []
-        for index, (prompt, chosen) in enumerate(zip(prompts, each)):
-            try:
-                requests.append(self.request(prompt, chosen))
-            except ValueError as error:
-                raise ValueError(f"prompt {index}: {error}") from error
-        return requests
+        return _each(self.request, prompts, each)
+
+    def embeddings(self, prompts: Sequence[Any], params: PoolingParams) -> list[EmbeddingRequest]:
+        """An embedding's request for each prompt, with errors like those of `requests`."""
+        return _each(self.embedding, prompts, [params] * len(prompts))
 
     def request(
         self,
@@ -247,3 +248,14 @@ class Admitter:
             raise ValueError(f"bad_words={list(params.bad_words)!r} needs a tokenizer")
         encode = self._tokenizer.encode
         return bad_word_sequences(params.bad_words, lambda text: encode(text, False))
+
+
+def _each(make: Callable[[Any, P], R], prompts: Sequence[Any], params: Sequence[P]) -> list[R]:
+    """A request for each prompt; a ValueError names the index of the first bad one."""
+    made = []
+    for index, (prompt, chosen) in enumerate(zip(prompts, params, strict=True)):
+        try:
+            made.append(make(prompt, chosen))
+        except ValueError as error:
+            raise ValueError(f"prompt {index}: {error}") from error
+    return made

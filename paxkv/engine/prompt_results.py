@@ -27,10 +27,21 @@ class PromptResults:
         self._off_host = off_host
 
     def read(self) -> None:
-        """Row `first + i` of an advance's step stands at position `start + i`."""
-        schedule = self._schedule
+        """Scores and sums of prompts; and of embeddings the hidden state that is drawn from."""
+        if self._schedule.num_prompts:
+            self._read_prompts()
+        for place, draw in enumerate(self._schedule.draws):
+            request = draw.sequence.request
+            if isinstance(request, EmbeddingRequest) and draw.sequence.decision is None:
+                request.pool(self._off_host(self._runner.drawn_from, place), 1)
+
+    def _read_prompts(self) -> None:
+        """Row `first + i` of an advance's step stands at position `start + i`.
+
+        A prompt's last token, which may come in a step without chunks of prompts, is not needed.
+        """
         first = 0
-        for advance in schedule.advances:
+        for advance in self._schedule.advances:
             request = advance.sequence.request
             if advance.sequence.decision is None:
                 if request.prompt_logprobs is not None:
@@ -38,10 +49,6 @@ class PromptResults:
                 if isinstance(request, EmbeddingRequest):
                     self._pool(request, first, advance.start, advance.count)
             first += advance.count
-        for place, draw in enumerate(schedule.draws):
-            request = draw.sequence.request
-            if isinstance(request, EmbeddingRequest) and draw.sequence.decision is None:
-                request.pool(self._off_host(self._runner.drawn_from, place), 1)
 
     def _score(self, request: Request, first: int, start: int, count: int) -> None:
         """Each row predicts the token after it."""

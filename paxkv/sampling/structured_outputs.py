@@ -47,7 +47,7 @@ class StructuredOutputsParams:
     def text(self) -> str:
         """The content of that field as one string, a key for what is compiled from it."""
         value = getattr(self, self.kind)
-        return value if isinstance(value, str) else json.dumps(value, sort_keys=False)
+        return value if isinstance(value, str) else json.dumps(value)
 
     def _checked_json(self) -> str:
         schema = self.json

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from paxkv.server import in_process
 from paxkv.server.app import build_app
-from paxkv.server.batch_file import BatchLine, BatchResults, read_batch
+from paxkv.server.batch_file import BatchLine, BatchResults, count_lines, read_batch
 from paxkv.server.limits import RequestLimits
 from paxkv.server.service import Model
 from paxkv.server.settings import ServerSettings
@@ -68,8 +68,7 @@ async def _run(
 ) -> BatchSummary:
     room = asyncio.Semaphore(LINES_PER_ROW * model.engine.limits.max_num_seqs)
     summary = BatchSummary()
-    total = sum(1 for _ in read_batch(source))
-    with tqdm(total=total, desc="Batch", unit=" lines", disable=not progress) as bar:
+    with tqdm(total=count_lines(source), desc="Batch", unit=" lines", disable=not progress) as bar:
 
         async def answer(line: BatchLine) -> None:
             try:

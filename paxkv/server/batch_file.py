@@ -89,6 +89,12 @@ def read_batch(path: Path) -> Iterator[BatchLine]:
                 yield BatchLine.parse(number, text.strip())
 
 
+def count_lines(path: Path) -> int:
+    """How many `read_batch` gives."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return sum(1 for text in file if text.strip())
+
+
 class BatchResults:
     """Results in the order of their lines, each on disk as soon as it is there.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from paxkv.engine.engine import Engine
 from paxkv.engine.stats import EngineStats
 from paxkv.memory import BlockManager
+from paxkv.server.request_states import request_states
 
 
 @dataclass(frozen=True)
@@ -27,15 +29,12 @@ class Figures:
 
     @classmethod
     def of(cls, engine: Engine) -> Figures:
-        scheduler = engine.scheduler
-        running = {s.request.request_id for s in scheduler.running}
-        swapped = {s.request.request_id for s in scheduler.swapped} - running
-        waiting = {s.request.request_id for s in scheduler.waiting} - running - swapped
+        states = Counter(request_states(engine.scheduler).values())
         return cls(
             stats=engine.stats(),
-            running=len(running),
-            waiting=len(waiting),
-            swapped=len(swapped),
+            running=states["running"],
+            waiting=states["waiting"],
+            swapped=states["swapped"],
             fragmentation=fragmentation(engine.block_manager),
             cache_options={
                 "block_size": str(engine.limits.block_size),

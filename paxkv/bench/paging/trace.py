@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from paxkv.bench.json_lines import json_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +86,14 @@ def read_trace(path: str | Path, max_model_len: int) -> Trace:
     if not path.is_file():
         raise ValueError(f"trace file {path} does not exist")
     requests = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            requests.append(_parse(line, f"{path}, line {number}", max_model_len))
+    for where, fields in json_objects(path):
+        requests.append(_parse(fields, where, max_model_len))
     if not requests:
         raise ValueError(f"trace file {path} holds no request")
     return Trace(path.name, tuple(requests))
 
 
-def _parse(line: str, where: str, max_model_len: int) -> Lengths:
-    try:
-        fields = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON ({error})") from None
-    if not isinstance(fields, dict):
-        raise ValueError(f"{where}: must be a JSON object, is a {type(fields).__name__}")
+def _parse(fields: dict[str, Any], where: str, max_model_len: int) -> Lengths:
     prompt = fields.get("prompt_len")
     if prompt is None and isinstance(fields.get("prompt_token_ids"), list):
         prompt = len(fields["prompt_token_ids"])

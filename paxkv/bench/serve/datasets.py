@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from paxkv.bench.json_lines import json_objects
+
 DatasetName = Literal["random", "shared-prefix", "sharegpt", "jsonl"]
 FIRST_ID = 3  # special tokens come before it in most vocabularies
 SHORTEST = 4
@@ -156,20 +158,10 @@ def _first_turns(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _jsonl(path: Path) -> list[Ask]:
-    return [
-        _parse_line(line, f"{path}, line {number}")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        if line.strip()
-    ]
+    return [_ask(fields, where) for where, fields in json_objects(path)]
 
 
-def _parse_line(line: str, where: str) -> Ask:
-    try:
-        fields = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON ({error})") from None
-    if not isinstance(fields, dict):
-        raise ValueError(f"{where}: must be a JSON object")
+def _ask(fields: dict[str, Any], where: str) -> Ask:
     names = ("prompt_token_ids", "prompt", "messages")
     prompt = next((fields[name] for name in names if fields.get(name)), None)
     if prompt is None:

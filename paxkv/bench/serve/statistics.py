@@ -9,8 +9,6 @@ import numpy as np
 
 from paxkv.bench.serve.outcome import Outcome
 
-METRICS = ("ttft", "tpot", "itl", "e2el")
-
 
 def parse_goodput(pairs: Sequence[str]) -> dict[str, float]:
     """Milliseconds by metric, from texts like `ttft:200`. Raises ValueError."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paxkv.engine.engine import Engine
-from paxkv.engine.request import Request, Sequence
+from paxkv.engine.request import Request
+from paxkv.server.request_states import State, request_states
 
 MOST_WAITING = 100
 
@@ -35,7 +37,7 @@ class RequestLook:
     """
 
     number: int
-    state: str
+    state: State
     prompt: int
     output: int
     cached: int
@@ -74,11 +76,10 @@ class Look:
         """Copies only, since the next step waits for it; to be called between two steps."""
         now = time.monotonic()
         memory, scheduler = engine.block_manager, engine.scheduler
-        running = _requests(scheduler.running)
-        swapped = {r: None for r in _requests(scheduler.swapped) if r not in running}
-        waiting = [r for r in _requests(scheduler.waiting) if r not in running]
+        states = request_states(scheduler)
+        numbers = Counter(states.values())
 
-        def look(request: Request, state: str) -> RequestLook:
+        def look(request: Request, state: State) -> RequestLook:
             holdings = tuple(
                 Holding(s.index, int(memory.num_tokens[s.row]), memory.row_pages(s.row))
                 for s in request.sequences
@@ -103,22 +104,14 @@ class Look:
             block_size=memory.block_size,
             references=memory.references.copy(),
             cached=memory.cached.copy(),
-            requests=(
-                *(look(request, "running") for request in running),
-                *(
-                    look(request, "swapped" if request in swapped else "waiting")
-                    for request in waiting[:MOST_WAITING]
-                ),
+            requests=tuple(
+                look(request, state)
+                for request, state in islice(states.items(), numbers["running"] + MOST_WAITING)
             ),
-            running=len(running),
-            waiting=len(waiting) - len(swapped),
-            swapped=len(swapped),
+            running=numbers["running"],
+            waiting=numbers["waiting"],
+            swapped=numbers["swapped"],
             preemptions=scheduler.num_preemptions,
             prefix_queries=stats.prefix_queries,
             prefix_hits=stats.prefix_hits,
         )
-
-
-def _requests(sequences: Iterable[Sequence]) -> dict[Request, None]:
-    """Each once, in order."""
-    return dict.fromkeys(sequence.request for sequence in sequences)
