@@ -12,6 +12,7 @@ import numpy as np
 from paxkv.engine.assembly import assemble
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.engine import Engine
+from paxkv.engine.weights import Weights
 from paxkv.models.config import ModelConfig
 
 PROMPT_TOKENS = 128
@@ -70,6 +71,6 @@ def stub_engine(
         max_num_batched_tokens=2048,
         num_gpu_blocks_override=running * (length // 16 + 2),
     )
-    engine = assemble(weights, model, options)
+    engine = assemble(Weights.of(weights), model, options)
     engine.runner.programs.compiler = make_compiler(engine)  # type: ignore[assignment]
     return engine

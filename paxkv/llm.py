@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,8 @@ class LLM:
         from convert import load_params, open_checkpoint
         from paxkv.engine.assembly import assemble, check_sizes, resolve_dtype
         from paxkv.engine.progress import bar
+        from paxkv.engine.weights import Weights
+        from paxkv.models.params import abstract_params
 
         checkpoint = open_checkpoint(model, revision=options.revision)
         self.model_config = checkpoint.config
@@ -58,10 +61,14 @@ class LLM:
             self._tokenizer = source.tokenizer()
         check_sizes(checkpoint.config, options)
         dtype = resolve_dtype(options.dtype, _auto_dtype())
-        with bar("Loading weights", "B") as loading:
-            params = load_params(checkpoint, dtype, progress=loading)
-        with bar("Compiling", " programs") as compiling:
-            self.engine = assemble(params, checkpoint.config, options, compiling)
+        shapes = abstract_params(checkpoint.config, dtype)
+        load = partial(load_params, checkpoint, dtype)
+        with (
+            bar("Loading weights", "B") as loading,
+            bar("Compiling", " programs") as compiling,
+            Weights.reading(shapes, load, loading) as weights,
+        ):
+            self.engine = assemble(weights, checkpoint.config, options, compiling)
         from paxkv.engine.admission import Admitter
 
         self.admitter = Admitter(self.engine, checkpoint.config, self._tokenizer)

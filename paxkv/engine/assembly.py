@@ -23,23 +23,26 @@ from paxkv.engine.preemption import Preemption
 from paxkv.engine.program_table import ProgramTable
 from paxkv.engine.runner import Runner
 from paxkv.engine.step_memory import step_memory
+from paxkv.engine.weights import Weights
 from paxkv.memory import BlockManager, ContiguousManager
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.models.rope import derived_max_len, rope_parameters
 
 CPU_LAYERS_PER_PROGRAM = 6
+Progress = Callable[[int, int], None] | None
 
 
 def assemble(
-    params: dict[str, Any],
+    weights: Weights,
     config: ModelConfig,
     options: EngineConfig,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
     device: Any = None,
 ) -> Engine:
     """Allocate pages, compile every program, and return the engine.
 
+    weights: waited for as late as can be; a device that counts its memory must have them first.
     progress: called with (programs compiled, programs in all).
     device: whose `memory_stats()` decide the number of pages; by default JAX's first.
     Raises ValueError if the options contradict each other, the model or the memory.
@@ -47,11 +50,10 @@ def assemble(
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu:
         keep_temporaries()
-    page_dtype = resolve_dtype(options.kv_cache_dtype, params["embed"].dtype)
+    dtype = weights.shapes["embed"].dtype
+    page_dtype = resolve_dtype(options.kv_cache_dtype, dtype)
     limits = _limits(config, options)
-    kernels = Kernels.choose(
-        options.attention_backend, config, limits, params["embed"].dtype, page_dtype
-    )
+    kernels = Kernels.choose(options.attention_backend, config, limits, dtype, page_dtype)
     layout = PageLayout.of(config, options.block_size, page_dtype, kernels.keys_by_dim)
     policy = Policy.of(options, limits.max_model_len)
     inv_freq, factor = rope_parameters(config, limits.max_model_len)
@@ -60,7 +62,7 @@ def assemble(
     num_host_blocks = host_blocks(layout, options)
     table = partial(
         ProgramTable,
-        params,
+        weights.shapes,
         config,
         limits,
         rope=Rope(tuple(inv_freq.tolist()), factor),
@@ -71,7 +73,7 @@ def assemble(
         or (CPU_LAYERS_PER_PROGRAM if on_cpu else config.num_layers),
         swapping=num_host_blocks > 0,
     )
-    available = DeviceMemory.of(device or jax.local_devices()[0])
+    available = _memory_beside(weights, device or jax.local_devices()[0])
     size = pool_size(
         layout,
         options,
@@ -85,22 +87,35 @@ def assemble(
     if available is not None:
         pages = size.num_pages * layout.bytes_per_page
         claim(pages + step_memory(programs).total, device_bytes, size.option)
+    if not options.enforce_eager:
+        programs.compile_all(partial(_note, weights, progress))
     runner = Runner(
-        params,
+        weights.arrays(),
         config,
         limits,
         layout=layout,
         num_pages=size.num_pages,
-        buckets=buckets,
         programs=programs,
         num_host_blocks=num_host_blocks,
     )
-    if not options.enforce_eager:
-        runner.compile_all(progress)
     preemption = Preemption()
     if num_host_blocks:
         preemption = Preemption.measured(options.preemption_mode, runner)
     return Engine(limits, memory, Planner(limits, buckets, memory), runner, policy, preemption)
+
+
+def _memory_beside(weights: Weights, device: Any) -> DeviceMemory | None:
+    if DeviceMemory.of(device) is None:
+        return None
+    weights.arrays()
+    return DeviceMemory.of(device)
+
+
+def _note(weights: Weights, progress: Progress, done: int, total: int) -> None:
+    """Between programs: weights that cannot be read need no more of them."""
+    weights.check()
+    if progress is not None:
+        progress(done, total)
 
 
 def _memory(options: EngineConfig, limits: Limits, num_host_blocks: int) -> BlockManager:

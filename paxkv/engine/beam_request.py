@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from paxkv.engine.beams import BeamSearch, Hypothesis
@@ -36,7 +37,7 @@ class BeamRequest(Request):
         """None: beams are born of candidates."""
         return 0
 
-    @property
+    @cached_property
     def ranks_children(self) -> bool:
         """No: beams are ranked by their own rule."""
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -44,7 +45,7 @@ class EmbeddingRequest(Request):
         self._sum: NDArray[np.float64] | None = None
         self.num_pooled = 0
 
-    @property
+    @cached_property
     def wants_hidden(self) -> bool:
         return self.pooling.pooling == "mean"
 

@@ -16,7 +16,7 @@ from paxkv.engine.policy import Policy
 from paxkv.engine.preemption import Preemption
 from paxkv.engine.prompt_results import PromptResults
 from paxkv.engine.request import Request
-from paxkv.engine.runner import Results, Row, Runner
+from paxkv.engine.runner import Results, Runner
 from paxkv.engine.schedule import Schedule
 from paxkv.engine.scheduler import Scheduler
 from paxkv.engine.searches import Searches
@@ -159,12 +159,10 @@ class Engine:
         for parent, child in schedule.forked:
             if parent.request.params.has_penalty and child.row is not None:
                 self._off_host(self.runner.copy_counts, parent, child)
-        rows = [
-            Row(draw.sequence, hidden)
-            for hidden, draw in enumerate(schedule.draws)
-            if draw.sequence.decision is None
-        ]
-        flight = Flight(schedule, self._off_host(self.runner.draw, rows))
+        drawn = [draw.sequence for draw in schedule.draws]
+        alive = [place for place, sequence in enumerate(drawn) if sequence.decision is None]
+        going_on = [drawn[place] for place in alive]
+        flight = Flight(schedule, self._off_host(self.runner.draw, going_on, alive))
         PromptResults(self.runner, schedule, self._off_host).read()
         return flight
 
@@ -176,9 +174,9 @@ class Engine:
         bad = self._off_host(results.bad)
         self.scheduler.ended(flight.schedule)
         now = time.monotonic()
+        block_size = self.limits.block_size
         beams: list[int] = []
-        for place, row in enumerate(results.rows):
-            sequence = row.sequence
+        for place, sequence in enumerate(results.sequences):
             sequence.in_flight -= 1
             if sequence.decision is not None:
                 continue
@@ -198,7 +196,8 @@ class Engine:
             if request.wants_logprobs:
                 self._add_logprobs(sequence, results, place, tokens[place])
             sequence.accept(tokens[place])
-            self._publish(sequence)
+            if len(sequence.token_ids) % block_size < 2:
+                self._publish(sequence)
             if sequence.decision is not None:
                 self.scheduler.finish(sequence)
             self._note(request)
@@ -208,9 +207,9 @@ class Engine:
     def _search(self, results: Results, places: list[int]) -> None:
         """Beams have been drawn; the searches that have all of theirs take a step."""
         # A beam of which another has failed has ended meanwhile.
-        places = [place for place in places if results.rows[place].sequence.decision is None]
+        places = [place for place in places if results.sequences[place].decision is None]
         ids, logprobs = self._off_host(results.candidates)
-        drawn = [results.rows[place].sequence for place in places]
+        drawn = [results.sequences[place] for place in places]
         self.searches.take(drawn, ids[places], logprobs[places])
         requests = {id(s.request): s.request for s in drawn if isinstance(s.request, BeamRequest)}
         complete = [request for request in requests.values() if request.all_drawn]
@@ -219,12 +218,9 @@ class Engine:
             self._note(request)
 
     def _publish(self, sequence: Sequence) -> None:
-        """Offer a block of output for sharing once its last token's keys are on their way."""
-        known = len(sequence.token_ids)
-        size = self.limits.block_size
-        if known % size == 0 or known % size == 1:
-            certain = min(known, sequence.num_computed)
-            self.block_manager.publish(sequence.row, sequence.token_ids, certain)  # type: ignore[arg-type]
+        """Offer blocks of output for sharing whose last token's keys are on their way."""
+        certain = min(len(sequence.token_ids), sequence.num_computed)
+        self.block_manager.publish(sequence.row, sequence.token_ids, certain)  # type: ignore[arg-type]
 
     def _add_logprobs(self, sequence: Sequence, results: Results, place: int, token: int) -> None:
         assert results.drawn is not None

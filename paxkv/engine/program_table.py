@@ -123,6 +123,15 @@ class ProgramTable:
             for count in self._group_sizes:
                 yield partial(self.scatter, size, count)
 
+    def compile_all(self, progress: Callable[[int, int], None]) -> None:
+        """Compile every program of every bucket; `progress(done, in all)` before each and at the
+        end."""
+        jobs = list(self.jobs())
+        for done, job in enumerate(jobs):
+            progress(done, len(jobs))
+            job()
+        progress(len(jobs), len(jobs))
+
     def forward(self, shape: StepShape) -> list[Any]:
         """The programs of one step, in order; layers of equal number share one."""
         if not self.in_groups:

@@ -67,14 +67,22 @@ class Request:
             self.prompt_logprobs = [None]
 
     @cached_property
-    def key(self) -> np.ndarray:
-        return split_seed(self.seed)
-
-    @cached_property
     def settings(self) -> RowSettings:
         return row_settings(self.params, self.vocab_size)
 
-    @property
+    @cached_property
+    def draws_randomly(self) -> bool:
+        return self.settings.temperature > 0
+
+    @cached_property
+    def draw_words(self) -> np.ndarray:
+        """int32 `[6]`, as the device reads them: the bits of the settings and of the seed."""
+        temperature, top_k, top_p, min_p = self.settings
+        floats = np.array([temperature, top_p, min_p], np.float32).view(np.int32).tolist()
+        key = split_seed(self.seed).view(np.int32).tolist()
+        return np.array([floats[0], top_k, *floats[1:], *key], np.int32)
+
+    @cached_property
     def num_prompt(self) -> int:
         return len(self.prompt_token_ids)
 
@@ -90,14 +98,17 @@ class Request:
 
     @property
     def finished(self) -> bool:
-        return self.unborn == 0 and all(s.decision is not None for s in self.sequences)
+        for sequence in self.sequences:
+            if sequence.decision is None:
+                return False
+        return self.unborn == 0
 
-    @property
+    @cached_property
     def wants_logprobs(self) -> bool:
         """Whether log-probabilities of drawn tokens are needed, to show or to rank children."""
         return self.params.logprobs is not None or self.ranks_children
 
-    @property
+    @cached_property
     def ranks_children(self) -> bool:
         """Whether more is drawn than returned."""
         return self.params.children > self.params.n
@@ -106,7 +117,7 @@ class Request:
     def is_scored(self) -> bool:
         return self.wants_logprobs
 
-    @property
+    @cached_property
     def wants_hidden(self) -> bool:
         """Whether the hidden state of every prompt token is needed."""
         return self.params.prompt_logprobs is not None

@@ -12,36 +12,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from paxkv.cache.pages import PageLayout, allocate
-from paxkv.engine.buckets import Buckets, padded
 from paxkv.engine.compilation import Compiler
 from paxkv.engine.config import Limits
+from paxkv.engine.draw_plan import DrawPlanner, counts_slot
 from paxkv.engine.hooks import Hooks
 from paxkv.engine.plan import StepPlan, StepShape
 from paxkv.engine.program_table import COUNTED_TOKENS, PATCHED_CELLS, ProgramTable
-from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
+from paxkv.engine.programs import SCORED_ROWS
 from paxkv.engine.request import Sequence
 from paxkv.engine.swapper import Swapper
 from paxkv.memory import NO_MOVES, Moves
 from paxkv.models.config import ModelConfig
-from paxkv.sampling.logit_edits import ALL_ALLOWED
 from paxkv.sampling.logprobs import TopLogprobs
 from paxkv.sampling.sample import SampleResult
 from paxkv.sampling.token_counts import empty_counts
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row to draw: `sequence` from hidden row `hidden` of the step."""
-
-    sequence: Sequence
-    hidden: int
-
-
-@dataclass(frozen=True)
 class Results:
-    """What `draw` left on device for `rows`; reading it waits for the device."""
+    """What `draw` left on device for `sequences`; reading it waits for the device."""
 
-    rows: list[Row]
+    sequences: list[Sequence]
     drawn: SampleResult | None
 
     def tokens(self) -> list[int]:
@@ -68,7 +59,6 @@ class Runner:
         *,
         layout: PageLayout,
         num_pages: int,
-        buckets: Buckets,
         programs: ProgramTable,
         num_host_blocks: int = 0,
     ) -> None:
@@ -77,11 +67,13 @@ class Runner:
         self._limits = limits
         self._layout = layout
         self._num_pages = num_pages
-        self._buckets = buckets
         self._vocab_size = config.vocab_size
         self.programs = programs
         self.swapper = Swapper(layout, num_host_blocks, programs)
         self.hooks = Hooks()
+        self._draws = DrawPlanner(
+            programs.draw_packings, limits.max_num_seqs, config.vocab_size, self.hooks
+        )
         self.num_steps = 0
         self.reset()
 
@@ -113,16 +105,6 @@ class Runner:
     def wait(self) -> None:
         """Until the device has done everything launched so far."""
         jax.block_until_ready([*self._pages, self._tables, self._last_tokens, self._counts])
-
-    def compile_all(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Compile every program of every bucket; `progress(done, in all)` after each."""
-        jobs = list(self.programs.jobs())
-        for done, job in enumerate(jobs):
-            if progress is not None:
-                progress(done, len(jobs))
-            job()
-        if progress is not None:
-            progress(len(jobs), len(jobs))
 
     # A step
 
@@ -204,54 +186,23 @@ class Runner:
         if self.hooks.inside_step is not None:
             self.hooks.inside_step(self.num_steps)
 
-    def draw(self, rows: list[Row]) -> Results:
-        """Launch the draw of one token for each row, from the last step's hidden rows."""
-        if not rows:
-            return Results(rows, None)
-        size = padded(self._buckets.sample, len(rows))
-        buffer, view = self.programs.draw_packings[size].empty()
-        view["rows"][:] = self._limits.max_num_seqs
-        view["top_p"][:] = 1.0
-        view["repetition"][:] = 1.0
-        ids, values, allowed = (None, None, None)
-        for place, row in enumerate(rows):
-            sequence = row.sequence
-            request = sequence.request
-            view["hidden"][place] = row.hidden
-            view["rows"][place] = sequence.row
-            if request.settings.temperature > 0:
-                self._set_random(view, place, sequence)
-            if request.params.has_penalty:
-                self._set_penalties(view, place, sequence)
-            if request.lockstep:
-                view["beam"][place] = 1
-            if request.wants_logprobs:
-                view["wants_logprobs"][0] = 1
-            if request.params.logit_bias:
-                if ids is None:
-                    ids = np.zeros((size, MOST_BIASES), np.int32)
-                    values = np.zeros((size, MOST_BIASES), np.float32)
-                bias = request.params.logit_bias
-                ids[place, : len(bias)] = list(bias)
-                values[place, : len(bias)] = list(bias.values())  # type: ignore[index]
-            if sequence.is_edited or self.hooks.logits is not None:
-                bits = self._allowed(view, place, sequence)
-                if bits is not None:
-                    if allowed is None:
-                        allowed = np.full((size, len(bits)), ALL_ALLOWED, np.uint32)
-                    allowed[place] = bits
-        neutral = self.programs.neutral_edits(size)
-        drawn, self._counts, self._last_tokens = self.programs.draw(size)(
+    def draw(self, sequences: list[Sequence], hidden: list[int]) -> Results:
+        """Launch the draw of a token for each sequence, from these hidden rows of the last step."""
+        if not sequences:
+            return Results(sequences, None)
+        plan = self._draws.plan(sequences, hidden)
+        neutral = self.programs.neutral_edits(plan.size)
+        drawn, self._counts, self._last_tokens = self.programs.draw(plan.size)(
             self._head,
             self._hidden,
             self._counts,
             self._last_tokens,
-            buffer,
-            neutral[0] if ids is None else ids,
-            neutral[1] if values is None else values,
-            neutral[2] if allowed is None else allowed,
+            plan.buffer,
+            neutral[0] if plan.bias_ids is None else plan.bias_ids,
+            neutral[1] if plan.bias_values is None else plan.bias_values,
+            neutral[2] if plan.allowed is None else plan.allowed,
         )
-        return Results(rows, drawn)
+        return Results(sequences, drawn)
 
     def score(self, rows: np.ndarray, targets: np.ndarray) -> Iterator[tuple[int, TopLogprobs]]:
         """Log-probabilities of `targets [n]` after rows `[n]` of the step, in chunks.
@@ -281,7 +232,7 @@ class Runner:
 
     def count(self, sequence: Sequence) -> None:
         """Start a sequence's token counts from what the host knows of it, for the penalties."""
-        slot = self._slot(sequence)
+        slot = counts_slot(sequence)
         num_prompt = sequence.request.num_prompt
         self._counts = self.programs.reset_counts()(self._counts, np.array([slot], np.int32))
         for add, tokens in (
@@ -298,50 +249,8 @@ class Runner:
 
     def copy_counts(self, parent: Sequence, child: Sequence) -> None:
         """Give a forked child its parent's token counts."""
-        slots = [np.array([self._slot(s)], np.int32) for s in (parent, child)]
+        slots = [np.array([counts_slot(s)], np.int32) for s in (parent, child)]
         self._counts = self.programs.copy_counts()(self._counts, *slots)
-
-    # Rows of a draw
-
-    @staticmethod
-    def _slot(sequence: Sequence) -> int:
-        assert sequence.row is not None
-        return sequence.row + 1
-
-    @staticmethod
-    def _set_random(view: dict[str, np.ndarray], place: int, sequence: Sequence) -> None:
-        request = sequence.request
-        settings = request.settings
-        view["temperature"][place] = settings.temperature
-        view["top_k"][place] = settings.top_k
-        view["top_p"][place] = settings.top_p
-        view["min_p"][place] = settings.min_p
-        view["key"][place] = request.key
-        view["child"][place] = sequence.index
-        view["position"][place] = len(sequence.token_ids)
-
-    def _set_penalties(self, view: dict[str, np.ndarray], place: int, sequence: Sequence) -> None:
-        params = sequence.request.params
-        view["slots"][place] = self._slot(sequence)
-        view["presence"][place] = params.presence_penalty
-        view["frequency"][place] = params.frequency_penalty
-        view["repetition"][place] = params.repetition_penalty
-
-    def _allowed(
-        self, view: dict[str, np.ndarray], place: int, sequence: Sequence
-    ) -> np.ndarray | None:
-        hook = self.hooks.logits
-        if hook is not None:
-            output = len(sequence.token_ids) - sequence.request.num_prompt
-            wish = hook(sequence.request.request_id, sequence.index, output)
-            if isinstance(wish, float):
-                view["poison"][place] = wish
-            elif wish is not None:
-                bits = np.zeros(-(-self._vocab_size // 32), np.uint32)
-                bits[wish // 32] = 1 << wish % 32
-                return bits
-        # Where nothing is left the row comes back as bad, and its request ends alone.
-        return sequence.allowed()
 
     def _patch(self, patches: np.ndarray) -> None:
         for start in range(0, patches.shape[1], PATCHED_CELLS):

@@ -136,13 +136,13 @@ class Scheduler:
     def _sort_running(self) -> tuple[list[Sequence], list[Sequence]]:
         decoding, computing = [], []
         for sequence in self.running:
-            if sequence.held:
+            request = sequence.request
+            if request.lockstep and sequence.held:
                 continue
-            remaining = sequence.num_remaining
             if sequence.in_flight:
-                if sequence.num_output < sequence.request.max_tokens:
+                if sequence.num_output < request.max_tokens:
                     decoding.append(sequence)
-            elif remaining == 1:
+            elif sequence.num_remaining == 1:
                 decoding.append(sequence)
             else:
                 computing.append(sequence)
@@ -152,8 +152,15 @@ class Scheduler:
         if not decoding:
             return
         self._memory.append_batch(rows_of(decoding))
-        for sequence in decoding:
-            self._advance(sequence, 1, plan)
+        for place, sequence in enumerate(decoding):
+            if sequence.in_flight:
+                # Nothing to publish while its token is unknown, and it has forked long ago.
+                plan.advances.append(Advance(sequence, sequence.num_computed, 1))
+                sequence.num_computed += 1
+                sequence.in_flight += 1
+                plan.draws.append(Draw(sequence, place))
+            else:
+                self._advance(sequence, 1, plan)
 
     def _compute(self, computing: list[Sequence], plan: Schedule, budget: PromptBudget) -> None:
         for sequence in computing:
@@ -170,7 +177,7 @@ class Scheduler:
             self._advance(sequence, count, plan)
 
     def _admit(self, plan: Schedule, budget: PromptBudget) -> None:
-        if self.waiting and self.running and self._delay.holds_back(self.waiting):
+        if not self.waiting or (self.running and self._delay.holds_back(self.waiting)):
             return
         reserved = len(self.running) + sum(s.request.unborn for s in self.running if s.index == 0)
         while self.waiting and not budget.spent:

@@ -117,6 +117,16 @@ def plant(tree: Any, path: tuple[str | int, ...], leaf: Any) -> None:
     tree[path[-1]] = leaf
 
 
+def abstract_params(config: ModelConfig, dtype: Any) -> Tree:
+    """The parameters of `config` as `jax.ShapeDtypeStruct`: shapes and one type, no content."""
+    import jax
+
+    tree = describe(config)
+    for path, spec in list(walk(tree)):
+        plant(tree, path, jax.ShapeDtypeStruct(spec.shape, dtype))
+    return tree
+
+
 def init_params(config: ModelConfig, key: Any, dtype: Any = "float32", scale: float = 0.02) -> Tree:
     """Random parameters with the structure of `describe(config)`, for tests and benchmarks.
 

@@ -61,11 +61,8 @@ class AllowedTokens:
         self._neutral = allowed is None and not single
         self._always = _packed(always)
         self._early = _packed(early) if self._min_tokens else self._always
-
-    @property
-    def needed(self) -> bool:
+        self.needed = not self._neutral or bool(self._longer) or self._min_tokens > 0
         """Whether `row` can ever ban anything."""
-        return not self._neutral or bool(self._longer) or self._min_tokens > 0
 
     def row(self, output_ids: Sequence[int]) -> np.ndarray | None:
         """Bits uint32 [ceil(V / 32)] for the token after `output_ids`, not to be written to;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from paxkv.sampling import checks
@@ -200,12 +201,12 @@ class SamplingParams:
         """Whether every token is the most likely one, so that nothing is drawn."""
         return self.temperature < GREEDY_BELOW or self.top_k == 1 or self.top_p == 0.0
 
-    @property
+    @cached_property
     def children(self) -> int:
         """Sequences drawn: best_of, or n."""
         return self.best_of or self.n
 
-    @property
+    @cached_property
     def has_penalty(self) -> bool:
         return (
             self.presence_penalty != 0.0

@@ -14,6 +14,7 @@ from paxkv.engine.assembly import assemble
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.pool_size import DeviceMemory, PoolSize, claim, pool_size
 from paxkv.engine.step_memory import step_memory
+from paxkv.engine.weights import Weights
 from tests.bank.engines import assert_dense, small, tokens
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids, params
 
@@ -175,7 +176,7 @@ def test_mm_01_an_engine_on_a_device_with_statistics_fits_into_its_share() -> No
             enforce_eager=True,
         )
         device = SimpleNamespace(memory_stats=lambda: stats)
-        return assemble(params(), CONFIG, options, device=device)
+        return assemble(Weights.of(params()), CONFIG, options, device=device)
 
     limit = 20_000_000
     blocks = engine(limit, 0.5).stats().num_blocks

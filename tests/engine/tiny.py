@@ -14,6 +14,7 @@ from paxkv.engine.assembly import assemble
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
+from paxkv.engine.weights import Weights
 from paxkv.models.config import ModelConfig
 from paxkv.models.params import init_params
 from paxkv.outputs import RequestOutput
@@ -63,7 +64,7 @@ class Tiny:
     ) -> None:
         self.config = config
         self.options = EngineConfig(**(DEFAULTS | options))
-        self.engine: Engine = assemble(weights or params(config), config, self.options)
+        self.engine: Engine = assemble(Weights.of(weights or params(config)), config, self.options)
         self.admitter = Admitter(self.engine, config, None)
 
     def request(self, prompt: list[int], sampling: SamplingParams, **kwargs: Any) -> Request:

@@ -1,0 +1,140 @@
+"""From the sequences of a step to the arrays that its draw reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import numpy as np
+
+from paxkv.engine.buckets import padded
+from paxkv.engine.hooks import Hooks
+from paxkv.engine.packing import Packing
+from paxkv.engine.programs import MOST_BIASES
+from paxkv.engine.sequence import Sequence
+from paxkv.sampling.logit_edits import ALL_ALLOWED
+
+
+@dataclass
+class DrawPlan:
+    """One draw for the device.
+
+    size: rows of the program. buffer: int32, laid out by its packing. bias_ids, bias_values:
+    `[size, MOST_BIASES]`; allowed: bits `[size, ceil(V / 32)]`; None where no row has any.
+    """
+
+    size: int
+    buffer: np.ndarray
+    bias_ids: np.ndarray | None = None
+    bias_values: np.ndarray | None = None
+    allowed: np.ndarray | None = None
+
+
+class DrawPlanner:
+    """Builds draw plans.
+
+    packings: layout of the buffer by the number of rows. neutral_row: of the block table, of
+    padding. hooks: may force tokens and poison logits.
+    """
+
+    def __init__(
+        self, packings: Mapping[int, Packing], neutral_row: int, vocab_size: int, hooks: Hooks
+    ) -> None:
+        self._packings = packings
+        self._sizes = tuple(packings)
+        self._neutral_row = neutral_row
+        self._words = -(-vocab_size // 32)
+        self._hooks = hooks
+
+    def plan(self, sequences: list[Sequence], hidden: Items[int]) -> DrawPlan:
+        """A draw for each of `sequences`, from these hidden rows of the step."""
+        size = padded(self._sizes, len(sequences))
+        buffer, view = self._packings[size].empty()
+        view["hidden"][: len(hidden)] = hidden
+        view["rows"][:] = self._neutral_row
+        view["rows"][: len(sequences)] = [sequence.row for sequence in sequences]
+        view["top_p"][:] = 1.0
+        view["repetition"][:] = 1.0
+        plan = DrawPlan(size, buffer)
+        hooked = self._hooks.logits is not None
+        random = []
+        for place, sequence in enumerate(sequences):
+            request = sequence.request
+            if request.draws_randomly:
+                random.append(place)
+            if request.params.has_penalty:
+                _set_penalties(view, place, sequence)
+            if request.lockstep:
+                view["beam"][place] = 1
+            if request.wants_logprobs:
+                view["wants_logprobs"][0] = 1
+            if request.params.logit_bias:
+                _set_bias(plan, place, request.params.logit_bias)
+            if hooked or sequence.is_edited:
+                self._set_allowed(plan, view, place, sequence)
+        if random:
+            _set_random(view, random, [sequences[place] for place in random])
+        return plan
+
+    def _set_allowed(
+        self, plan: DrawPlan, view: dict[str, np.ndarray], place: int, sequence: Sequence
+    ) -> None:
+        bits = self._hooked(view, place, sequence)
+        if bits is None:
+            # Where nothing is left the row comes back as bad, and its request ends alone.
+            bits = sequence.allowed()
+        if bits is None:
+            return
+        if plan.allowed is None:
+            plan.allowed = np.full((plan.size, self._words), ALL_ALLOWED, np.uint32)
+        plan.allowed[place] = bits
+
+    def _hooked(
+        self, view: dict[str, np.ndarray], place: int, sequence: Sequence
+    ) -> np.ndarray | None:
+        hook = self._hooks.logits
+        if hook is None:
+            return None
+        request = sequence.request
+        output = len(sequence.token_ids) - request.num_prompt
+        wish = hook(request.request_id, sequence.index, output)
+        if isinstance(wish, float):
+            view["poison"][place] = wish
+        elif wish is not None:
+            bits = np.zeros(self._words, np.uint32)
+            bits[wish // 32] = 1 << wish % 32
+            return bits
+        return None
+
+
+def counts_slot(sequence: Sequence) -> int:
+    """Where the token counts of a running sequence are; slot 0 is nobody's."""
+    assert sequence.row is not None
+    return sequence.row + 1
+
+
+def _set_random(view: dict[str, np.ndarray], places: list[int], sequences: list[Sequence]) -> None:
+    settings = np.concatenate([sequence.request.draw_words for sequence in sequences])
+    settings = settings.reshape(len(sequences), -1)
+    for column, name in enumerate(("temperature", "top_k", "top_p", "min_p")):
+        view[name].view(np.int32)[places] = settings[:, column]
+    view["key"].view(np.int32)[places] = settings[:, 4:]
+    view["child"][places] = [sequence.index for sequence in sequences]
+    view["position"][places] = [len(sequence.token_ids) for sequence in sequences]
+
+
+def _set_penalties(view: dict[str, np.ndarray], place: int, sequence: Sequence) -> None:
+    params = sequence.request.params
+    view["slots"][place] = counts_slot(sequence)
+    view["presence"][place] = params.presence_penalty
+    view["frequency"][place] = params.frequency_penalty
+    view["repetition"][place] = params.repetition_penalty
+
+
+def _set_bias(plan: DrawPlan, place: int, bias: Mapping[int, float]) -> None:
+    if plan.bias_ids is None or plan.bias_values is None:
+        plan.bias_ids = np.zeros((plan.size, MOST_BIASES), np.int32)
+        plan.bias_values = np.zeros((plan.size, MOST_BIASES), np.float32)
+    plan.bias_ids[place, : len(bias)] = list(bias)
+    plan.bias_values[place, : len(bias)] = list(bias.values())

@@ -1,0 +1,63 @@
+"""A model's parameters, which may still be on their way while programs are compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import jax
+
+from paxkv.models.params import Tree
+
+
+class Weights:
+    """shapes: the tree of parameters as `jax.ShapeDtypeStruct`, known at once."""
+
+    def __init__(self, shapes: Tree, arrays: Future[Tree]) -> None:
+        self.shapes = shapes
+        self._arrays = arrays
+
+    @classmethod
+    def of(cls, params: Tree) -> Weights:
+        """Those that are there already."""
+        arrays: Future[Tree] = Future()
+        arrays.set_result(params)
+        return cls(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params), arrays)
+
+    @classmethod
+    @contextmanager
+    def reading(
+        cls, shapes: Tree, load: Callable[..., Tree], progress: Callable[[int, int], None]
+    ) -> Iterator[Weights]:
+        """Those that `load(progress=…)` reads in a thread, which ends when the context is left.
+
+        progress: called by that thread with (bytes done, bytes in all).
+        """
+        left = threading.Event()
+        device = jax.config.jax_default_device  # type: ignore[attr-defined]
+
+        def note(done: int, total: int) -> None:
+            if left.is_set():
+                raise InterruptedError("nobody waits for these weights any more")
+            progress(done, total)
+
+        def read() -> Tree:
+            with jax.default_device(device):
+                return load(progress=note)
+
+        with ThreadPoolExecutor(1, "paxkv-weights") as thread:
+            try:
+                yield cls(shapes, thread.submit(read))
+            finally:
+                left.set()
+
+    def arrays(self) -> Tree:
+        """The parameters; waits for them, and raises what reading them raised."""
+        return self._arrays.result()
+
+    def check(self) -> None:
+        """Raises what reading them has raised so far."""
+        if self._arrays.done():
+            self._arrays.result()
