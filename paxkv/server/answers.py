@@ -20,6 +20,8 @@ from paxkv.server.service import Service
 
 T = TypeVar("T")
 
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 
 class Format(Protocol):
     """How a route puts results."""
@@ -32,7 +34,7 @@ class Format(Protocol):
 
 
 def to_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return _JSON.encode(value).encode()
 
 
 def json_response(value: Any) -> Response:

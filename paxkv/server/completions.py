@@ -120,7 +120,9 @@ class CompletionFormat:
             new.logprobs = None if new.logprobs is None else []
         index = self._place[request.request_id] * request.params.n + new.index
         first = index not in self._logprobs
-        logprobs = self._logprobs.setdefault(index, CompletionLogprobs(self._tokenizer, request))
+        if first:
+            self._logprobs[index] = CompletionLogprobs(self._tokenizer, request)
+        logprobs = self._logprobs[index]
         self._completion_tokens += len(new.token_ids)
         echo = self._prompt_text(request) if self._body.echo and first else ""
         lists: dict[str, Any] | None = None
