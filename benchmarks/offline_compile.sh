@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compile every kernel for GPUs that are not there (no driver, no device) and write the table
-# benchmarks/results/offline_compile.{md,json}; then the whole engine step, compiled_step.json.
+# benchmarks/results/offline_compile.{md,json}; count the bytes that they move, traffic.{md,json}; then
+# the whole engine step, compiled_step.json.
 # Needs Python 3.12 and a CUDA toolkit's ptxas.
 #   benchmarks/offline_compile.sh [--targets h200 h100 a100] [--only NAME]
 # CUDA_VENV: a virtual environment to use or make; about 1 GB.
@@ -27,8 +28,11 @@ trap 'rm -rf "$dump"' EXIT
 mkdir -p benchmarks/results
 export JAX_PLATFORMS=cpu PYTHONPATH=$PWD PYTHONWARNINGS=ignore
 # Without JAX_PLATFORMS=cpu jax looks for a device; PATH is for cuobjdump, XLA finds its own ptxas.
-PATH="$venv/bin:$PATH:/usr/local/cuda/bin" \
-    XLA_FLAGS="--xla_dump_to=$dump --xla_dump_emitter_re=ptx" \
-    "$venv/bin/python" -m pallas_kernels.lab.offline --dump "$dump" \
-    --out benchmarks/results/offline_compile "$@"
+compile() {
+    PATH="$venv/bin:$PATH:/usr/local/cuda/bin" \
+        XLA_FLAGS="--xla_dump_to=$dump --xla_dump_emitter_re=ptx" \
+        "$venv/bin/python" -m "pallas_kernels.lab.$1" --dump "$dump" --out "benchmarks/results/$2" "${@:3}"
+}
+compile offline offline_compile "$@"
+compile offline_traffic traffic
 "$venv/bin/python" benchmarks/compiled_step.py --json benchmarks/results/compiled_step.json

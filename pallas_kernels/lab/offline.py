@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,67 @@ class Row:
 
 
 def compile_for(target: str, program: Program, dump: Path) -> list[Row]:
-    """Compile one program ahead of time; XLA must have been told to dump PTX to `dump`."""
-    description = (TARGETS / f"{target}.txtpb").read_text()
-    topology = topologies.get_topology_desc(
-        platform="cuda", target_config=description, topology="1x1x1"
+    """Compile one program and look at what came out; see `build`."""
+    description = description_of(target)
+    start = time.perf_counter()
+    built = build(target, program, dump)
+    seconds = round(time.perf_counter() - start, 1)
+    rows = []
+    for kernel in built:
+        registers, spills, sass = _assemble(kernel.ptx, ARCHITECTURES[target])
+        counts = {what: len(re.findall(regex, sass)) for what, regex in INSTRUCTIONS.items()}
+        rows.append(
+            Row(
+                target=target,
+                program=program.name,
+                kernel=kernel.name,
+                grid=", ".join(map(str, kernel.grid)),
+                threads=kernel.threads,
+                registers=registers,
+                spills=spills,
+                shared_memory=kernel.shared_memory,
+                occupancy=_occupancy(description, registers, kernel.threads, kernel.shared_memory),
+                seconds=seconds,
+                **counts,
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled kernel and its launch. ptx: the file. shared_memory: bytes."""
+
+    name: str
+    ptx: Path
+    grid: tuple[int, int, int]
+    threads: int
+    shared_memory: int
+
+
+def description_of(target: str) -> str:
+    """What XLA must know of a chip that is not there."""
+    return (TARGETS / f"{target}.txtpb").read_text()
+
+
+def device_of(target: str) -> jax.sharding.AbstractDevice:
+    """What tracing must know of it."""
+    kind = _topology(target).devices[0].device_kind
+    return jax.sharding.AbstractDevice(kind, 1, "cuda")
+
+
+@lru_cache
+def _topology(target: str) -> Any:
+    return topologies.get_topology_desc(
+        platform="cuda", target_config=description_of(target), topology="1x1x1"
     )
+
+
+def build(target: str, program: Program, dump: Path) -> list[Built]:
+    """Compile one program ahead of time; XLA must have been told to dump PTX to `dump`."""
+    topology = _topology(target)
     sharding = NamedSharding(topologies.make_mesh(topology, (1,), ("x",)), PartitionSpec())
-    kind = topology.devices[0].device_kind
-    device = jax.sharding.AbstractDevice(kind, 1, "cuda")
+    device = device_of(target)
     arguments = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
         for name, x in program.arguments.items()
@@ -84,38 +138,20 @@ def compile_for(target: str, program: Program, dump: Path) -> list[Row]:
     program.function.__name__ = name
     donated = [x for x in ("k_pages", "v_pages", "pages") if x in arguments]
     writes = "block_tables" not in arguments
-    start = time.perf_counter()
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
         function = jax.jit(program.function, donate_argnames=donated if writes else ())
         function.trace(**arguments).lower(lowering_platforms=("cuda",)).compile()
-    seconds = time.perf_counter() - start
     (thunks,) = dump.glob(f"*.jit_{name}.thunk_sequence.txt")
     launches = _launches(thunks.read_text())
-    rows = []
+    found = []
     for ptx in sorted(dump.glob(f"*.jit_{name}.*.ptx")):
         entry = re.search(r"\.entry (\w+)", ptx.read_text())
         if entry is None or not entry.group(1).startswith(KERNELS):
             continue
-        kernel = entry.group(1)
-        grid, threads, shared = launches[kernel]
-        registers, spills, sass = _assemble(ptx, ARCHITECTURES[target])
-        counts = {what: len(re.findall(regex, sass)) for what, regex in INSTRUCTIONS.items()}
-        rows.append(
-            Row(
-                target=target,
-                program=program.name,
-                kernel=kernel,
-                grid=grid,
-                threads=threads,
-                registers=registers,
-                spills=spills,
-                shared_memory=shared,
-                occupancy=_occupancy(description, registers, threads, shared),
-                seconds=round(seconds, 1),
-                **counts,
-            )
-        )
-    return rows
+        grid, threads, shared = launches[entry.group(1)]
+        x, y, z = (int(size) for size in grid.split(","))
+        found.append(Built(entry.group(1), ptx, (x, y, z), threads, shared))
+    return found
 
 
 def _launches(thunks: str) -> dict[str, tuple[str, int, int]]:

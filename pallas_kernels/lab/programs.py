@@ -14,7 +14,7 @@ from pallas_kernels.matmul import quantized_matmul
 from pallas_kernels.quantized_weight import QuantizedWeight
 
 # head_dim: (heads, key heads)
-_HEADS = {64: (9, 3), 80: (32, 32), 96: (32, 8), 128: (32, 8), 256: (16, 8)}
+HEADS = {64: (9, 3), 80: (32, 32), 96: (32, 8), 128: (32, 8), 256: (16, 8)}
 _POOL_TOKENS = 1 << 18
 _CONTEXT = 8192
 
@@ -29,16 +29,16 @@ class Program:
 
 
 def programs(backend: str, page_sizes: tuple[int, ...] = (16, 64)) -> Iterator[Program]:
-    """Attention, writing and copying for each head size and page size, and in one-byte pages."""
-    for head_dim in _HEADS:
+    """Every kernel for each head size and page size, and for one-byte pages."""
+    for head_dim in HEADS:
         for page_size in page_sizes:
             yield from _attention(backend, head_dim, page_size, jnp.bfloat16)
+            yield _cascade(backend, head_dim, page_size)
+            yield _write(backend, head_dim, page_size, jnp.bfloat16)
+            yield _copy(backend, head_dim, page_size)
     for page_dtype in (jnp.int8, jnp.float8_e4m3fn):
         yield from _attention(backend, 128, 16, page_dtype)
-    yield _cascade(backend)
-    for page_dtype in (jnp.bfloat16, jnp.int8):
-        yield _write(backend, page_dtype)
-    yield _copy(backend)
+        yield _write(backend, 128, 16, page_dtype)
     for bits, num_tokens in ((4, 16), (4, 64), (8, 16)):
         yield _matmul(backend, bits, num_tokens)
 
@@ -54,32 +54,33 @@ def _attention(backend: str, head_dim: int, page_size: int, page_dtype: Any) -> 
         yield Program(f"{kind} {size}", attend, arguments)
 
 
-def _cascade(backend: str) -> Program:
-    arguments = _arrays(64, 64, 128, 16, jnp.bfloat16)
+def _cascade(backend: str, head_dim: int, page_size: int) -> Program:
+    arguments = _arrays(64, 64, head_dim, page_size, jnp.bfloat16)
     arguments["shared_len"] = jax.ShapeDtypeStruct((), jnp.int32)
 
     def attend(**arrays: Any) -> Any:
         return cascade_attention(**arrays, backend=backend)
 
-    return Program("cascade D128 page16 bfloat16", attend, arguments)
+    return Program(f"cascade D{head_dim} page{page_size} bfloat16", attend, arguments)
 
 
-def _write(backend: str, page_dtype: Any) -> Program:
-    arrays = _arrays(256, 256, 128, 16, page_dtype)
+def _write(backend: str, head_dim: int, page_size: int, page_dtype: Any) -> Program:
+    arrays = _arrays(256, 256, head_dim, page_size, page_dtype)
     arguments = {name: x for name, x in arrays.items() if "pages" in name or "scale" in name}
-    kv_heads = _HEADS[128][1]
+    kv_heads = HEADS[head_dim][1]
     for name in ("k", "v"):
-        arguments[name] = jax.ShapeDtypeStruct((256, kv_heads, 128), jnp.bfloat16)
+        arguments[name] = jax.ShapeDtypeStruct((256, kv_heads, head_dim), jnp.bfloat16)
     arguments["slot_mapping"] = jax.ShapeDtypeStruct((256,), jnp.int32)
 
     def write(**arrays: Any) -> Any:
         return write_kv(**arrays, backend=backend)
 
-    return Program(f"write D128 page16 {jnp.dtype(page_dtype).name}", write, arguments)
+    name = f"write D{head_dim} page{page_size} {jnp.dtype(page_dtype).name}"
+    return Program(name, write, arguments)
 
 
-def _copy(backend: str) -> Program:
-    pages = _arrays(256, 256, 128, 16, jnp.bfloat16)["k_pages"]
+def _copy(backend: str, head_dim: int, page_size: int) -> Program:
+    pages = _arrays(256, 256, head_dim, page_size, jnp.bfloat16)["k_pages"]
     index = jax.ShapeDtypeStruct((64,), jnp.int32)
     count = jax.ShapeDtypeStruct((), jnp.int32)
 
@@ -87,7 +88,7 @@ def _copy(backend: str) -> Program:
         return copy_pages(**arrays, backend=backend)
 
     arguments = {"pages": pages, "source": index, "destination": index, "count": count}
-    return Program("copy D128 page16 bfloat16", copy, arguments)
+    return Program(f"copy D{head_dim} page{page_size} bfloat16", copy, arguments)
 
 
 def _matmul(backend: str, bits: int, num_tokens: int) -> Program:
@@ -112,7 +113,7 @@ def _matmul(backend: str, bits: int, num_tokens: int) -> Program:
 def _arrays(
     num_tokens: int, num_seqs: int, head_dim: int, page_size: int, page_dtype: Any
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    heads, kv_heads = _HEADS[head_dim]
+    heads, kv_heads = HEADS[head_dim]
     num_pages = _POOL_TOKENS // page_size
     described = jax.ShapeDtypeStruct
     pages = described((num_pages, kv_heads, page_size, head_dim), page_dtype)

@@ -1,0 +1,80 @@
+"""Bugs put into the kernels on purpose: each rung of the ladder must be seen to catch one."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pallas_kernels import triton
+
+
+@dataclass(frozen=True)
+class Plant:
+    """`right`, which stands once in `triton/attention.py`, replaced by `wrong`."""
+
+    name: str
+    right: str
+    wrong: str
+
+    def module(self) -> ModuleType:
+        """The kernel with the bug.
+
+        Raises:
+            ValueError: what is to be replaced does not stand there, or several times.
+        """
+        path = Path(triton.__file__).with_name("attention.py")
+        source = path.read_text(encoding="utf-8")
+        if source.count(self.right) != 1:
+            raise ValueError(f"plant {self.name!r}: {self.right!r} must stand once in {path.name}")
+        spec = importlib.util.spec_from_loader("planted", loader=None)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        exec(compile(source.replace(self.right, self.wrong), str(path), "exec"), module.__dict__)
+        return module
+
+    def attend(self, **arguments: Any) -> Any:
+        """`ragged_paged_attention` with the bug."""
+        arguments.pop("backend", None)
+        if arguments.get("scale") is None:
+            arguments["scale"] = arguments["q"].shape[-1] ** -0.5
+        return self.module().ragged_paged_attention(**arguments)
+
+
+_K = "k = plgpu.load(keys.k_pages.at[where], mask=in_page, other=0.0)"
+_TABLE = "keys.block_tables.at[seq, position // page_size]"
+_BEGIN = "begin = jnp.maximum(begin, first_position - score.window + 1)"
+
+# More bytes than need be, which no comparison of results can see.
+DOUBLE_LOAD = Plant(
+    "keys loaded twice",
+    _K,
+    f"{_K}\n"
+    "        again = plgpu.load(keys.k_pages.at[where], mask=in_page, other=1.0)\n"
+    "        k = jnp.where(position[by_row] % 2 == 0, k, again)",
+)
+WIDE_WINDOW = Plant("the window masks scores only", _BEGIN, "begin = jnp.maximum(begin, 0)")
+# A page that is not the sequence's.
+NEXT_PAGE = Plant("the next page", _TABLE, _TABLE.replace("page_size]", "page_size + 1]"))
+# Something that Triton has no block for.
+ODD_BLOCK = Plant(
+    "a block of head_dim lanes",
+    "lane = jnp.arange(padded(head_dim))",
+    "lane = jnp.arange(head_dim)",
+)
+# Wrong results of some calls only: windows, groups that are no power of two, sinks.
+SHORT_WINDOW = Plant(
+    "the window one short",
+    "position[None] > last[by_row] - score.window",
+    "position[None] > last[by_row] - score.window + 1",
+)
+EVEN_GROUP = Plant(
+    "rows by a group of a power of two", "token = row // group", "token = row // padded(group)"
+)
+EVERY_SINK = Plant(
+    "a sink in every split",
+    "total = jnp.where(split == 0, 1.0, total)",
+    "total = jnp.ones_like(total)",
+)
