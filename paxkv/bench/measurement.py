@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+STREAMS = 5
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,16 @@ class SingleStream:
             time_per_output_token=(arrivals[-1] - arrivals[0]) / gaps if gaps else None,
         )
 
+    @classmethod
+    def median_of(cls, measure: Callable[[], SingleStream]) -> SingleStream:
+        """Measure it `STREAMS` times; the medians of both figures."""
+        streams = [measure() for _ in range(STREAMS)]
+        per_token = [s.time_per_output_token for s in streams if s.time_per_output_token]
+        return cls(
+            time_to_first_token=median(s.time_to_first_token for s in streams),
+            time_per_output_token=median(per_token) if per_token else None,
+        )
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -45,7 +58,8 @@ class Measurement:
         startup_seconds: from process start to a loaded, compiled engine.
         compile_seconds: part of the start-up spent compiling; None where there is no such part.
         host_seconds_per_step: host work a step (schedule, plan, commit); None where unknown.
-        single_stream: the workload's first request alone, or None where not measured.
+        single_stream: the workload's first request alone, medians of `STREAMS` times; None where
+            not measured.
         details: settings and counters of the engine, to be kept with the figures.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from paxkv.bench.measurement import Measurement, SingleStream, peak_rss_bytes
@@ -38,7 +39,7 @@ def measure_paxkv(
         elapsed=elapsed,
         outputs=outputs,
         num_prompt_tokens=workload.num_prompt_tokens,
-        single_stream=_single_stream(llm, workload.requests[0]),
+        single_stream=SingleStream.median_of(partial(_single_stream, llm, workload.requests[0])),
         peak_rss_bytes=peak_rss_bytes(),
         startup_seconds=startup,
         compile_seconds=stats.compile_seconds,

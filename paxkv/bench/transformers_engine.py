@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paxkv.bench.measurement import Measurement, SingleStream, peak_rss_bytes
@@ -44,7 +45,7 @@ def measure_generate(
         elapsed=elapsed,
         outputs=outputs,
         num_prompt_tokens=workload.num_prompt_tokens,
-        single_stream=_single_stream(model, workload.requests[0]),
+        single_stream=SingleStream.median_of(partial(_single_stream, model, workload.requests[0])),
         peak_rss_bytes=peak_rss_bytes(),
         startup_seconds=startup,
         details={"batches": len(batches), "batch_size": batch_size, **_versions()},

@@ -29,7 +29,6 @@ from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.models.rope import derived_max_len, rope_parameters
 
-CPU_LAYERS_PER_PROGRAM = 6
 Progress = Callable[[int, int], None] | None
 
 
@@ -47,8 +46,7 @@ def assemble(
     device: whose `memory_stats()` decide the number of pages; by default JAX's first.
     Raises ValueError if the options contradict each other, the model or the memory.
     """
-    on_cpu = jax.default_backend() == "cpu"
-    if on_cpu:
+    if jax.default_backend() == "cpu":
         keep_temporaries()
     dtype = weights.shapes["embed"].dtype
     page_dtype = resolve_dtype(options.kv_cache_dtype, dtype)
@@ -69,8 +67,7 @@ def assemble(
         layout=layout,
         buckets=buckets,
         kernels=kernels,
-        layers_per_program=options.layers_per_program
-        or (CPU_LAYERS_PER_PROGRAM if on_cpu else config.num_layers),
+        layers_per_program=options.layers_per_program,
         swapping=num_host_blocks > 0,
     )
     available = _memory_beside(weights, device or jax.local_devices()[0])

@@ -54,7 +54,7 @@ class EngineConfig:
     enforce_eager: no compilation at start-up; the first use of a shape compiles it.
     deterministic: one bucket per program, so that results are bit-identical whatever else runs.
     layers_per_program: decoder layers compiled as one program; by default 6 on the CPU, which
-        compile faster than all of them, and all elsewhere.
+        compile faster than all of them, but for the step of a lone sequence, and all elsewhere.
     compilation_cache_dir: JAX's persistent compilation cache; by default under the user's cache
         directory, "" switches it off.
     revision: of a hub id.

@@ -58,13 +58,13 @@ class DrawPlanner:
         view["repetition"][:] = 1.0
         plan = DrawPlan(size, buffer)
         hooked = self._hooks.logits is not None
-        random = []
+        random, penalised = [], []
         for place, sequence in enumerate(sequences):
             request = sequence.request
             if request.draws_randomly:
                 random.append(place)
             if request.params.has_penalty:
-                _set_penalties(view, place, sequence)
+                penalised.append(place)
             if request.lockstep:
                 view["beam"][place] = 1
             if request.wants_logprobs:
@@ -75,6 +75,8 @@ class DrawPlanner:
                 self._set_allowed(plan, view, place, sequence)
         if random:
             _set_random(view, random, [sequences[place] for place in random])
+        if penalised:
+            _set_penalties(view, penalised, [sequences[place] for place in penalised])
         return plan
 
     def _set_allowed(
@@ -124,12 +126,14 @@ def _set_random(view: dict[str, np.ndarray], places: list[int], sequences: list[
     view["position"][places] = [len(sequence.token_ids) for sequence in sequences]
 
 
-def _set_penalties(view: dict[str, np.ndarray], place: int, sequence: Sequence) -> None:
-    params = sequence.request.params
-    view["slots"][place] = counts_slot(sequence)
-    view["presence"][place] = params.presence_penalty
-    view["frequency"][place] = params.frequency_penalty
-    view["repetition"][place] = params.repetition_penalty
+def _set_penalties(
+    view: dict[str, np.ndarray], places: list[int], sequences: list[Sequence]
+) -> None:
+    params = [sequence.request.params for sequence in sequences]
+    view["slots"][places] = [counts_slot(sequence) for sequence in sequences]
+    view["presence"][places] = [each.presence_penalty for each in params]
+    view["frequency"][places] = [each.frequency_penalty for each in params]
+    view["repetition"][places] = [each.repetition_penalty for each in params]
 
 
 def _set_bias(plan: DrawPlan, place: int, bias: Mapping[int, float]) -> None:

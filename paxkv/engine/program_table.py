@@ -32,6 +32,7 @@ from paxkv.sampling.token_counts import (
     reset_slots,
 )
 
+CPU_LAYERS = 6
 COUNTED_TOKENS = 512
 PATCHED_CELLS = 1024
 
@@ -59,7 +60,7 @@ class ProgramTable:
         num_pages: int,
         buckets: Buckets,
         kernels: Kernels,
-        layers_per_program: int,
+        layers_per_program: int | None,
         swapping: bool,
     ) -> None:
         self._params = params
@@ -70,7 +71,10 @@ class ProgramTable:
         self._layout = layout
         self.kernels = kernels
         self._buckets = buckets
-        self.group = min(layers_per_program, config.num_layers)
+        on_cpu = jax.default_backend() == "cpu"
+        wanted = layers_per_program or (CPU_LAYERS if on_cpu else config.num_layers)
+        self.group = min(wanted, config.num_layers)
+        self._whole_alone = layers_per_program is None
         self.chunk_sizes = chunk_sizes(layout)
         self._swapping = swapping
         self._alternatives = max(1, limits.max_logprobs)
@@ -87,9 +91,13 @@ class ProgramTable:
         self._counts = jax.eval_shape(counts)
         self.compiler = Compiler()
 
-    @property
-    def in_groups(self) -> bool:
-        """Whether a step is several programs."""
+    def in_groups(self, shape: StepShape) -> bool:
+        """Whether a step is several programs.
+
+        By default that of a lone sequence never is: launching six of them costs it a tenth.
+        """
+        if self._whole_alone and shape.num_tokens == 1:
+            return False
         return self.group < self._layout.num_layers
 
     @property
@@ -99,7 +107,7 @@ class ProgramTable:
     def jobs(self) -> Iterator[Callable[[], Any]]:
         """Calls that compile everything, program by program."""
         for shape in self.packings:
-            if not self.in_groups:
+            if not self.in_groups(shape):
                 yield partial(self.whole, shape)
                 continue
             yield partial(self.prepare, shape)
@@ -134,7 +142,7 @@ class ProgramTable:
 
     def forward(self, shape: StepShape) -> list[Any]:
         """The programs of one step, in order; layers of equal number share one."""
-        if not self.in_groups:
+        if not self.in_groups(shape):
             return [self.whole(shape)]
         rest = self._layout.num_layers % self.group
         layers = [self.layers(shape, count) for count in (self.group, rest) if count]

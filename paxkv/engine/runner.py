@@ -115,7 +115,7 @@ class Runner:
         self.move(plan.moves)
         self._patch(plan.extra_patches)
         shape = plan.shape
-        if self.programs.in_groups:
+        if self.programs.in_groups(shape):
             self._forward_in_groups(shape, plan.buffer)
         else:
             self._forward_whole(shape, plan.buffer)

@@ -84,6 +84,14 @@ def test_single_stream_from_a_clock():
     assert SingleStream.from_arrivals(0.0, [1.0]).time_per_output_token is None
 
 
+def test_a_single_stream_is_measured_several_times() -> None:
+    times = iter([(9.0, 0.3), (1.0, 0.1), (2.0, 9.0), (3.0, 0.2), (4.0, 0.4)])
+    stream = SingleStream.median_of(lambda: SingleStream(*next(times)))
+    assert (stream.time_to_first_token, stream.time_per_output_token) == (3.0, 0.3)
+    assert next(times, None) is None
+    assert SingleStream.median_of(lambda: SingleStream(1.0, None)).time_per_output_token is None
+
+
 def test_measurements_and_jobs_survive_json():
     for each in (OURS, SHORTER):
         assert Measurement.from_json(json.loads(json.dumps(each.to_json()))) == each
