@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 UNSUPPORTED = {
     "suffix": "text can only be continued, not filled in",
     "prompt_embeds": "prompts are text or token ids",
-    "truncate_prompt_tokens": "cut the prompt before sending it",
     "logits_processors": "code from requests is not run",
     "return_tokens_as_token_ids": "tokens are shown as text",
     "guided_whitespace_pattern": "white space follows the grammar",
@@ -35,7 +34,6 @@ UNSUPPORTED = {
     "prediction": "predicted outputs are not supported",
     "web_search_options": "searching the web is not supported",
     "documents": "put documents into the messages",
-    "continue_final_message": "an answer always starts anew",
     "chat_template": "only the model's own chat template, or the server's, is used",
 }
 # Values with which those fields change nothing.
@@ -87,7 +85,8 @@ class StreamOptions(Body):
 class GenerationBody(SamplingFields):
     """What every route that generates understands, besides all of SamplingParams.
 
-    timeout: seconds after which the request ends with status 408.
+    timeout: seconds after which the request ends with status 408. truncate_prompt_tokens: only so
+    many of the prompt's last tokens count; -1 for as many as leave room for max_tokens.
     """
 
     model: str | None = None
@@ -95,6 +94,7 @@ class GenerationBody(SamplingFields):
     stream_options: StreamOptions | None = None
     max_completion_tokens: _json_type(int | None) = None  # type: ignore[valid-type]
     cache_salt: str | None = None
+    truncate_prompt_tokens: _json_type(int | None) = None  # type: ignore[valid-type]
     timeout: float | None = Field(default=None, gt=0)
     return_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None

@@ -29,13 +29,15 @@ from paxkv.server.tools import Tools
 class ChatBody(GenerationBody):
     """messages: the conversation. logprobs: whether log-probabilities are wanted, and
     top_logprobs how many alternatives of each token. Without max_tokens an answer may fill
-    max_model_len. chat_template_kwargs: further names for the chat template. tools, tool_choice:
+    max_model_len. continue_final_message: the answer goes on with the last message, where one
+    begins otherwise. chat_template_kwargs: further names for the chat template. tools, tool_choice:
     functions that may, or must, be called. parallel_tool_calls: false for one call at most."""
 
     messages: Messages
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -91,6 +93,8 @@ def _requests(
         add_generation_prompt=body.add_generation_prompt,
         variables=body.chat_template_kwargs or {},
         tools=None if tools is None else tools.given,
+        continue_final_message=body.continue_final_message,
+        truncation=service.truncation(body.truncate_prompt_tokens, params.max_tokens),
     )
     return service.admit(body, [ids], params, request_id)
 
@@ -107,6 +111,7 @@ class ChatFormat:
         request_id: str,
     ) -> None:
         self._tools = tools
+        self._call_format = service.settings.tool_call_parser
         self._tokenizer = service.need_tokenizer()
         self._body = body
         self._request = request
@@ -184,8 +189,10 @@ class ChatFormat:
     def _new_text(self) -> ChatText:
         if self._tools is None:
             return ChatText(None)
-        template = self._tokenizer.chat_template
-        reader = call_reader(self._tools, format_of_template(template))
+        call_format = self._call_format
+        if call_format == "auto":
+            call_format = format_of_template(self._tokenizer.chat_template)
+        reader = call_reader(self._tools, call_format)
         return ChatText(reader, 1 if self._body.parallel_tool_calls is False else None)
 
     def _finish_reason(self, text: ChatText, reason: str | None) -> str | None:

@@ -11,11 +11,20 @@ from pydantic import WithJsonSchema
 from paxkv.sampling.checks import shown
 from paxkv.server.errors import BadRequest
 from paxkv.server.service import Service
+from paxkv.server.truncation import Truncation
 from paxkv.text.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # What the template gets anyway, or what would choose another template.
-TAKEN = {"messages", "tools", "documents", "template", "chat_template", "add_generation_prompt"}
+TAKEN = {
+    "messages",
+    "tools",
+    "documents",
+    "template",
+    "chat_template",
+    "add_generation_prompt",
+    "continue_final_message",
+}
 
 _MESSAGE = {
     "type": "object",
@@ -46,12 +55,23 @@ def conversation_ids(
     messages: Any,
     service: Service,
     *,
-    add_generation_prompt: bool,
+    add_generation_prompt: bool | None,
     variables: Mapping[str, Any],
     tools: list[dict[str, Any]] | None = None,
+    continue_final_message: bool = False,
+    truncation: Truncation | None = None,
 ) -> list[int]:
-    """Token ids of a conversation; blocking. Raises BadRequest for what cannot be one."""
+    """Token ids of a conversation; blocking. Raises BadRequest for what cannot be one.
+
+    add_generation_prompt: by default unless continue_final_message.
+    """
     _check(messages, service.limits.max_messages)
+    if continue_final_message and add_generation_prompt:
+        raise BadRequest(
+            "continue_final_message and add_generation_prompt must not both be true: an answer "
+            "either goes on with the last message or begins a new one",
+            param="continue_final_message",
+        )
     for name in variables:
         if name in TAKEN or name in tokenizer.special_tokens or not name.isidentifier():
             raise BadRequest(
@@ -60,10 +80,13 @@ def conversation_ids(
     try:
         text = tokenizer.render_chat(
             [_with_arguments(message) for message in messages],
-            add_generation_prompt,
+            not continue_final_message if add_generation_prompt is None else add_generation_prompt,
             tools,
+            continue_final_message=continue_final_message,
             **variables,
         )
+        if truncation is not None:
+            return truncation.text(tokenizer, text, add_special_tokens=False)
         if len(text) > service.longest_text:
             raise ValueError(
                 f"messages have {len(text)} characters; more than {service.longest_text} do not "

@@ -23,7 +23,8 @@ FORMATS = ("float", "base64")
 
 class EmbeddingBody(Body):
     """input: text, token ids, or a list of either. encoding_format: "float" (numbers) or "base64"
-    (little-endian float32). pooling: "last" or "mean". normalize: to length 1."""
+    (little-endian float32). pooling: "last" or "mean". normalize: to length 1.
+    truncate_prompt_tokens: only so many of an input's last tokens count; -1 for all that fit."""
 
     input: Prompts
     model: str | None = None
@@ -32,6 +33,7 @@ class EmbeddingBody(Body):
     pooling: str | None = None
     normalize: bool | None = None
     cache_salt: str | None = None
+    truncate_prompt_tokens: int | None = None
     timeout: float | None = Field(default=None, gt=0)
 
     def pooling_params(self) -> PoolingParams:
@@ -83,7 +85,9 @@ def _requests(service: Service, body: EmbeddingBody) -> list[EmbeddingRequest]:
         )
 
     prompts = prompt_list(body.input, service.limits, "input")
-    return admit(make, prompts, new_id("embd"), service.longest_text, "input")
+    truncation = service.truncation(body.truncate_prompt_tokens)
+    cut = None if truncation is None else service.cutter(truncation)
+    return admit(make, prompts, new_id("embd"), service.longest_text, "input", cut)
 
 
 def _answer(

@@ -72,15 +72,19 @@ def admit(
     request_id: str,
     longest_text: int,
     name: str = "prompt",
+    cut: Callable[[str | list[int]], list[int]] | None = None,
 ) -> list[R]:
     """A request for each prompt. Raises BadRequest for the first that cannot run.
 
     make: the request for a prompt and an id; raises ValueError. longest_text: characters; a text
-    that is longer cannot fit, and is not even tokenized. name: of the prompts' field.
+    that is longer cannot fit, and is not even tokenized. name: of the prompts' field. cut: gives
+    what is left of a prompt.
     """
     requests = []
     for index, prompt in enumerate(prompts):
         try:
+            if cut is not None:
+                prompt = cut(prompt)
             if isinstance(prompt, str) and len(prompt) > longest_text:
                 raise ValueError(
                     f"the prompt has {len(prompt)} characters; more than {longest_text} do not fit "

@@ -21,6 +21,7 @@ from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import BadRequest, NotFound
 from paxkv.server.limits import RequestLimits
 from paxkv.server.settings import ServerSettings
+from paxkv.server.truncation import Truncation
 from paxkv.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -115,7 +116,24 @@ class Service:
                 form, params, request_id=name, cache_salt=body.cache_salt
             )
 
-        return prompts.admit(make, prompt, request_id, self.longest_text)
+        truncation = self.truncation(body.truncate_prompt_tokens, params.max_tokens)
+        cut = None if truncation is None else self.cutter(truncation)
+        return prompts.admit(make, prompt, request_id, self.longest_text, cut=cut)
+
+    def truncation(self, value: Any, max_tokens: int | None = None) -> Truncation | None:
+        """What truncate_prompt_tokens asks for. Raises BadRequest for a wrong value."""
+        limits = self.model.engine.limits
+        return Truncation.read(value, limits, max_tokens, self.longest_text)
+
+    def cutter(self, truncation: Truncation) -> Callable[[str | list[int]], list[int]]:
+        """Cuts texts and token ids."""
+
+        def cut(prompt: str | list[int]) -> list[int]:
+            if isinstance(prompt, str):
+                return truncation.text(self.need_tokenizer(), prompt)
+            return truncation.ids(prompt)
+
+        return cut
 
     def submit(self, body: GenerationBody, requests: list[Request]) -> Call:
         """Queue them. Raises ApiError if nothing is taken now."""

@@ -18,6 +18,8 @@ class ServerSettings:
     served_model_name: what the model is called in requests, by default as in --model. Repeat it
         for several names.
     chat_template: used instead of the model's own; Jinja text or the path of a file.
+    tool_call_parser: the form of tool calls in answers; "auto" takes the one that the chat template
+        teaches.
     max_num_queued_reqs: requests that may wait to be scheduled; beyond it the answer is 503.
     max_num_queued_tokens: tokens of their prompts.
     max_queue_wait: seconds a request may wait to be scheduled; then the answer is 503.
@@ -39,6 +41,7 @@ class ServerSettings:
     port: int = 8000
     served_model_name: Sequence[str] | None = None
     chat_template: str | None = None
+    tool_call_parser: Literal["auto", "hermes", "llama3_json"] = "auto"
     max_num_queued_reqs: int = 1024
     max_num_queued_tokens: int = 1_000_000
     max_queue_wait: float = 120.0

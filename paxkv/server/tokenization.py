@@ -24,7 +24,8 @@ class TokenizeBody(Body):
     prompt: str | None = None
     messages: Messages = None
     add_special_tokens: bool = True
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
     return_token_strs: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -66,6 +67,7 @@ def _tokenize(service: Service, body: TokenizeBody) -> dict[str, Any]:
             body.messages,
             service,
             add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
             variables=body.chat_template_kwargs or {},
         )
     else:

@@ -16,6 +16,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace
 
 _JSON_SCALARS = (type(None), bool, int, float, str)
+# No letter: templates may change the case of a text, or search it for tags.
+END_OF_CONTENT = "\ue000\ue001\ue000"
 NO_TEMPLATE = (
     "this model has no chat template: give one as chat_template (inline text, or the path of a "
     "file), or use plain prompts"
@@ -157,25 +159,44 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return plain
 
 
+def _opened(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with a mark where the last one's content ends."""
+    *before, last = messages
+    if not isinstance(last.get("content"), str):
+        raise ValueError(f"messages[{len(before)}] cannot be continued: its content must be text")
+    return [*before, {**last, "content": last["content"] + END_OF_CONTENT}]
+
+
+def _cut_at_mark(text: str) -> str:
+    before, mark, _ = text.rpartition(END_OF_CONTENT)
+    if not mark:
+        raise ValueError("the last message cannot be continued: the chat template leaves it out")
+    return before
+
+
 def render_chat(
     template: str,
     messages: Sequence[Mapping[str, Any]],
     *,
     add_generation_prompt: bool = True,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    continue_final_message: bool = False,
     **variables: Any,
 ) -> str:
     """The prompt text of a conversation.
 
-    variables: further names the template may use, such as bos_token. Fields that are None are left
-    out. Raises ValueError for malformed messages and when the template itself refuses.
+    continue_final_message: it ends where the content of the last message does. variables: further
+    names the template may use, such as bos_token. Fields that are None are left out. Raises
+    ValueError for malformed messages and when the template itself refuses.
     """
     plain = _messages(messages)
+    if continue_final_message:
+        plain = _opened(plain)
     for index, tool in enumerate(tools or ()):
         if not isinstance(tool, Mapping):
             raise ValueError(f"tools[{index}] must be an object, got {type(tool).__name__}")
     try:
-        return _compile(template).render(
+        text = _compile(template).render(
             messages=plain,
             tools=_plain(tools) if tools else None,
             documents=None,
@@ -186,3 +207,4 @@ def render_chat(
         raise ValueError(f"the chat template refused these messages: {error}") from error
     except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"the chat template failed on these messages: {error!r}") from error
+    return _cut_at_mark(text) if continue_final_message else text

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from paxkv.server.chat_text import ChatText
+from paxkv.server.settings import ServerSettings
 from paxkv.server.tool_calls import HermesCalls, ListOfCalls, LlamaCalls, format_of_template
-from tests.server.tiny_server import NAME, TinyServer, chat, forced, tokenizer
+from tests.server.tiny_server import NAME, TinyServer, chat, forced, serving, tokenizer
 
 CHAT = "/v1/chat/completions"
 WEATHER = {
@@ -95,6 +96,18 @@ def test_calls_over_http(server: TinyServer) -> None:
     assert events[-2]["choices"][0]["finish_reason"] == "tool_calls"
     assert len(one["message"]["tool_calls"]) == 1
     assert (none["message"]["content"], none["finish_reason"]) == (HERMES, "stop")
+
+
+def test_the_format_can_be_chosen() -> None:
+    llama = '{"name": "clock", "parameters": {}}'
+    for parser, text in (("llama3_json", llama), ("hermes", HERMES)):
+        with serving(settings=ServerSettings(tool_call_parser=parser)) as server:
+            for said in (llama, HERMES):
+                ids = tokenizer().encode(said + "<|im_end|>", add_special_tokens=False)
+                with forced(server, ids):
+                    body = chat(tools=TOOLS, max_tokens=200, ignore_eos=False)
+                    message = server.post(CHAT, body).json()["choices"][0]["message"]
+                assert ("tool_calls" in message) == (said == text)
 
 
 def test_the_template_gets_the_tools(server: TinyServer) -> None:
