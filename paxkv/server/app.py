@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -33,6 +34,7 @@ from paxkv.server.page import routes as page_routes
 from paxkv.server.request_log import RequestLog
 from paxkv.server.service import Model, Service
 from paxkv.server.settings import ServerSettings
+from paxkv.server.spans import RequestSpans, TraceHeaders, otlp_exporter
 
 ROUTERS = (
     completions,
@@ -73,6 +75,10 @@ def build_app(
     )
     names = tuple(settings.served_model_name or (name,))
     service = Service(model, loop, settings, limits, names)
+    spans = None
+    if settings.otlp_traces_endpoint is not None:
+        spans = RequestSpans(otlp_exporter(settings.otlp_traces_endpoint), names[0])
+        loop.observers.append(spans)
     if settings.chat_template is not None:
         service.need_tokenizer().set_chat_template(settings.chat_template)
 
@@ -82,6 +88,8 @@ def build_app(
         yield
         await loop.stop()
         service.close()
+        if spans is not None:
+            await asyncio.to_thread(spans.close)
 
     app = FastAPI(
         title="paxkv",
@@ -118,6 +126,8 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
+    if settings.otlp_traces_endpoint is not None:
+        app.add_middleware(TraceHeaders)
     app.add_middleware(RequestLog)
 
 

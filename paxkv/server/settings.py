@@ -33,6 +33,8 @@ class ServerSettings:
     admin_key_file: more of them, one a line.
     ssl_certfile: certificate chain (PEM), for HTTPS. ssl_keyfile: its private key (PEM).
     allowed_origins: origins that pages may call the server from; by default none. Repeat it.
+    otlp_traces_endpoint: URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span for
+        each request; by default none. Needs the extra `otel`.
     log_format: of the lines on standard error.
     log_level: of what is logged.
     """
@@ -54,6 +56,7 @@ class ServerSettings:
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     allowed_origins: Sequence[str] | None = None
+    otlp_traces_endpoint: str | None = None
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -76,6 +79,11 @@ class ServerSettings:
                 raise ValueError(f"{name}={value!r} must be a number of at least {low}")
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ValueError("ssl_certfile and ssl_keyfile go together")
+        endpoint = self.otlp_traces_endpoint
+        if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+            raise ValueError(
+                f"otlp_traces_endpoint={endpoint!r} must begin with http:// or https://"
+            )
         for name in ("api_key", "admin_key"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a list of keys")

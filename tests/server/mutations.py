@@ -25,6 +25,8 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"prompt": "the cat", "add_special_tokens": True}),
     ("/tokenize", {"messages": [{"role": "user", "content": "hi"}]}),
     ("/detokenize", {"tokens": [5, 6]}),
+    ("/v1/embeddings", {"input": ["the cat", "sat"], "truncate_prompt_tokens": -1}),
+    ("/v1/chat/completions", chat(continue_final_message=True, truncate_prompt_tokens=5)),
 ]
 ODD: list[Any] = [
     None,
@@ -80,7 +82,9 @@ NAMES = ["n", "best_of", "temperature", "top_p", "top_k", "min_p", "stop", "stop
          "stream", "stream_options", "echo", "suffix", "user", "model", "guided_regex", "timeout",
          "guided_json", "response_format", "length_penalty", "early_stopping", "detokenize",
          "skip_special_tokens", "include_stop_str_in_output", "allowed_token_ids", "messages",
-         "prompt", "bad_words", "cache_salt", "top_logprobs", "repetition_penalty"]  # fmt: skip
+         "prompt", "bad_words", "cache_salt", "top_logprobs", "repetition_penalty",
+         "truncate_prompt_tokens", "continue_final_message", "add_generation_prompt", "tools",
+         "tool_choice"]  # fmt: skip
 
 
 def mutated(number: int) -> tuple[str, bytes]:
