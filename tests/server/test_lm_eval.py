@@ -136,17 +136,13 @@ def arguments(server: Any, path: str, folder: str, **more: Any) -> dict[str, Any
     }
 
 
-@pytest.mark.parametrize("more", [{"batch_size": 4}, {"num_concurrent": 8}])
-def test_local_completions(
-    server: Any, reference: tuple[Any, str], tmp_path: Path, more: dict[str, int]
-) -> None:
+def test_local_completions(server: Any, reference: tuple[Any, str], tmp_path: Path) -> None:
+    """Scores, loglikelihoods and texts; several requests at once, of two prompts each."""
     model, folder = reference
     wanted = tasks(tmp_path)
     want = evaluate(model, wanted)
-    given = arguments(server, "/v1/completions", folder)
-    batch = more.get("batch_size", 1)
-    given.update({name: value for name, value in more.items() if name != "batch_size"})
-    api = lm_eval.api.registry.get_model("local-completions")(**given, batch_size=batch)
+    given = arguments(server, "/v1/completions", folder, num_concurrent=4, batch_size=2)
+    api = lm_eval.api.registry.get_model("local-completions")(**given)
     found = evaluate(api, wanted)
     assert set(scores(found)) == {"capital_choice", "perplexity", "capital_answer"}
     for task, values in scores(want).items():
