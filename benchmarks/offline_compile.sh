@@ -30,9 +30,10 @@ export JAX_PLATFORMS=cpu PYTHONPATH=$PWD PYTHONWARNINGS=ignore
 # Without JAX_PLATFORMS=cpu jax looks for a device; PATH is for cuobjdump, XLA finds its own ptxas.
 compile() {
     PATH="$venv/bin:$PATH:/usr/local/cuda/bin" \
-        XLA_FLAGS="--xla_dump_to=$dump --xla_dump_emitter_re=ptx" \
+        XLA_FLAGS="--xla_dump_to=$dump --xla_dump_emitter_re=ptx" MOSAIC_GPU_DUMP_TO="$dump" \
         "$venv/bin/python" -m "pallas_kernels.lab.$1" --dump "$dump" --out "benchmarks/results/$2" "${@:3}"
 }
 compile offline offline_compile "$@"
+compile offline offline_compile_mosaic --backend mosaic --targets h200
 compile offline_traffic traffic
 "$venv/bin/python" benchmarks/compiled_step.py --json benchmarks/results/compiled_step.json

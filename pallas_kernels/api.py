@@ -15,6 +15,9 @@ from pallas_kernels.quantise import quantise
 
 Array = jax.Array
 
+# Those without kernels of their own for anything but attention.
+_ATTENTION_ONLY = ("xla", "mosaic")
+
 
 def ragged_paged_attention(
     q: Array,
@@ -61,8 +64,8 @@ def ragged_paged_attention(
         config: the back end's own `Config`, chosen from the static shapes by default.
         scheduled: the work list of the XLA path, if `xla.schedule` made it for all layers at once;
             other back ends do not need it.
-        backend: `"xla"`, `"triton"`, or `"auto"`: the first that covers the call. On the CPU,
-            `"triton"` runs in Pallas' interpreter, which is for tests.
+        backend: `"xla"`, `"triton"`, `"mosaic"`, or `"auto"`: the first that covers the call. On
+            the CPU, `"triton"` and `"mosaic"` run in Pallas' interpreters, which are for tests.
 
     Returns:
         `[num_tokens, num_heads, head_dim]` in q's dtype; rows that see nothing are 0 with log-sum-
@@ -114,8 +117,8 @@ def cascade_attention(
             the position of the first query token of each; 0 if they share nothing.
 
     All else is as in `ragged_paged_attention`. The same prefix length gives the same bits whatever
-    else is in the batch; another one differs by rounding. The XLA path reads the prefix for each
-    sequence anew.
+    else is in the batch; another one differs by rounding. `"xla"` and `"mosaic"` read the prefix
+    for each sequence anew.
     """
     arrays = tuple(
         jnp.asarray(x) for x in (q, k_pages, v_pages, block_tables, kv_lens, query_start)
@@ -127,7 +130,7 @@ def cascade_attention(
     chosen = choose(backend, call)
     options = _options(q, scale, softcap, sinks, k_scale, v_scale, return_lse, config)
     module = module_of(chosen.backend)
-    if chosen.backend == "xla":
+    if chosen.backend in _ATTENTION_ONLY:
         return module.ragged_paged_attention(*arrays, **options)
     return module.cascade_attention(*arrays, jnp.asarray(shared_len, jnp.int32), **options)
 
@@ -152,14 +155,14 @@ def write_kv(
     Args:
         k_scale, v_scale: `[num_pages, page_size, num_kv_heads]` factors of quantised pages; given,
             what is written is quantised, a factor per token and key head.
-        backend: `"xla"` or `"triton"`.
+        backend: `"triton"`, or `"xla"`, which `"mosaic"` is too: it has no kernel for this.
 
     Returns:
         The pages, and the factors where given.
     """
     if (k_scale is None) != (v_scale is None):
         raise ValueError("k_scale and v_scale must both be given, or neither")
-    if backend == "xla":
+    if backend in _ATTENTION_ONLY:
         if k_scale is None or v_scale is None:
             return xla.write_kv(k_pages, v_pages, k, v, slot_mapping)
         k, k_factor = quantise(k, k_pages.dtype)
@@ -177,7 +180,8 @@ def copy_pages(
     pages: Array, source: Array, destination: Array, count: Array, *, backend: str = "xla"
 ) -> Array:
     """Copy the first `count` pairs of pages; no page may be both a source and a destination."""
-    return module_of(backend).copy_pages(pages, source, destination, count)
+    module = xla if backend in _ATTENTION_ONLY else module_of(backend)
+    return module.copy_pages(pages, source, destination, count)
 
 
 def merge_states(out: Array, lse: Array) -> tuple[Array, Array]:

@@ -12,8 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
-# In the order in which "auto" asks.
-BACK_ENDS = {"triton": "pallas_kernels.triton", "xla": "pallas_kernels.xla"}
+# In the order in which "auto" asks: triton first, for it covers more chips and more calls, and
+# mosaic has not run on a GPU.
+BACK_ENDS = {
+    "triton": "pallas_kernels.triton",
+    "mosaic": "pallas_kernels.mosaic",
+    "xla": "pallas_kernels.xla",
+}
+_REASON = "the first that covers the call"
+_REASONS = {"triton": f"{_REASON}; mosaic is asked after it until it has run on a GPU"}
 # Covers the whole contract, on every platform.
 _REFERENCE = "xla"
 
@@ -135,7 +142,7 @@ def _choose(backend: str, call: Call) -> Choice:
         except NotImplementedError as refusal:
             declined.append((name, str(refusal)))
         else:
-            return Choice(name, "the first that covers the call", tuple(declined))
+            return Choice(name, _REASONS.get(name, _REASON), tuple(declined))
     raise NotImplementedError("; ".join(f"{name}: {sentence}" for name, sentence in declined))
 
 

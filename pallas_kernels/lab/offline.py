@@ -29,9 +29,14 @@ TARGETS = Path(__file__).parent / "targets"
 ARCHITECTURES = {"h200": "sm_90a", "h100": "sm_90a", "a100": "sm_80"}
 KERNELS = ("paged_attention", "merge_splits", "write_kv", "copy_pages", "quantized_matmul")
 # Those that multiply matrices.
-PRODUCTS = ("paged_attention", "quantized_matmul")
+PRODUCTS = ("paged_attention", "quantized_matmul", "mosaic_attention")
 # SASS instructions, by what they show.
-INSTRUCTIONS = {"wgmma": r"\bHGMMA\b", "mma": r"\bHMMA\b", "async_copy": r"\bLDGSTS\b"}
+INSTRUCTIONS = {
+    "wgmma": r"\bHGMMA\b",
+    "mma": r"\bHMMA\b",
+    "async_copy": r"\bLDGSTS\b",
+    "tma_load": r"\bUTMALDG\b",
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Row:
     wgmma: int
     mma: int
     async_copy: int
+    tma_load: int
     seconds: float
 
     def faults(self) -> list[str]:
@@ -63,7 +69,7 @@ class Row:
             found.append(f"{self.spills} bytes of spills")
         if self.kernel.startswith(PRODUCTS) and not (self.wgmma or self.mma):
             found.append("no tensor-core instruction")
-        if self.kernel.startswith(PRODUCTS) and not self.async_copy:
+        if self.kernel.startswith(PRODUCTS) and not (self.async_copy or self.tma_load):
             found.append("no asynchronous copy")
         return found
 
@@ -126,7 +132,7 @@ def _topology(target: str) -> Any:
 
 
 def build(target: str, program: Program, dump: Path) -> list[Built]:
-    """Compile one program ahead of time; XLA must have been told to dump PTX to `dump`."""
+    """Compile one program ahead of time; XLA and Mosaic GPU must be told to dump to `dump`."""
     topology = _topology(target)
     sharding = NamedSharding(topologies.make_mesh(topology, (1,), ("x",)), PartitionSpec())
     device = device_of(target)
@@ -138,6 +144,8 @@ def build(target: str, program: Program, dump: Path) -> list[Built]:
     program.function.__name__ = name
     donated = [x for x in ("k_pages", "v_pages", "pages") if x in arguments]
     writes = "block_tables" not in arguments
+    for old in dump.glob("mosaic_attention_*"):
+        old.unlink()
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
         function = jax.jit(program.function, donate_argnames=donated if writes else ())
         function.trace(**arguments).lower(lowering_platforms=("cuda",)).compile()
@@ -151,6 +159,22 @@ def build(target: str, program: Program, dump: Path) -> list[Built]:
         grid, threads, shared = launches[entry.group(1)]
         x, y, z = (int(size) for size in grid.split(","))
         found.append(Built(entry.group(1), ptx, (x, y, z), threads, shared))
+    return found + _mosaic_kernels(dump)
+
+
+def _mosaic_kernels(dump: Path) -> list[Built]:
+    """What Mosaic GPU dumped; it counts its kernels throughout the process."""
+    three = r"\(%c(\d+)\w*, %c(\d+)\w*, %c(\d+)\w*\)"
+    launch = rf"gpu\.launch_func.* blocks in {three} threads in {three}\s+"
+    launch += r"dynamic_shared_memory_size %c(\d+)"
+    found = []
+    dumped = sorted(dump.glob("mosaic_attention_*.ptx"), key=lambda ptx: (len(ptx.stem), ptx.stem))
+    for number, ptx in enumerate(dumped):
+        match = re.search(launch, ptx.with_suffix(".mlir-passes.log").read_text())
+        assert match is not None, ptx
+        x, y, z, threads, _, _, shared = (int(size) for size in match.groups())
+        name = f"mosaic_attention__{number}" if number else "mosaic_attention"
+        found.append(Built(name, ptx, (x, y, z), threads, shared))
     return found
 
 
@@ -200,8 +224,8 @@ def table(rows: list[Row]) -> str:
     """Markdown."""
     heads = ("target", "program", "kernel", "registers", "spills", "shared memory", "occupancy")
     lines = [
-        "| " + " | ".join((*heads, "wgmma", "mma.sync", "async copies")) + " |",
-        "| " + " | ".join(["---"] * (len(heads) + 3)) + " |",
+        "| " + " | ".join((*heads, "wgmma", "mma.sync", "async copies", "TMA loads")) + " |",
+        "| " + " | ".join(["---"] * (len(heads) + 4)) + " |",
     ]
     for row in rows:
         cells: tuple[Any, ...] = (
@@ -215,6 +239,7 @@ def table(rows: list[Row]) -> str:
             row.wgmma,
             row.mma,
             row.async_copy,
+            row.tma_load,
         )
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"

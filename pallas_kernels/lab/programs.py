@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.api import cascade_attention, copy_pages, ragged_paged_attention, write_kv
 from pallas_kernels.matmul import quantized_matmul
+from pallas_kernels.mosaic import HEAD_DIMS
 from pallas_kernels.quantized_weight import QuantizedWeight
 
 # head_dim: (heads, key heads)
@@ -29,7 +31,13 @@ class Program:
 
 
 def programs(backend: str, page_sizes: tuple[int, ...] = (16, 64)) -> Iterator[Program]:
-    """Every kernel for each head size and page size, and for one-byte pages."""
+    """Every kernel for each head size and page size, and for one-byte pages; of those, what the
+    back end has a kernel for.
+    """
+    if backend == "mosaic":
+        for head_dim, page_size in product(HEAD_DIMS, page_sizes):
+            yield from _attention(backend, head_dim, page_size, jnp.bfloat16)
+        return
     for head_dim in HEADS:
         for page_size in page_sizes:
             yield from _attention(backend, head_dim, page_size, jnp.bfloat16)

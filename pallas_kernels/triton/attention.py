@@ -21,8 +21,8 @@ from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.api import call_of
 from pallas_kernels.choice import current_target
+from pallas_kernels.tiles import Tiles, cut
 from pallas_kernels.triton.merge import merge_splits
-from pallas_kernels.triton.tiles import Tiles, cut
 from pallas_kernels.triton.tuning import Config, Tile, padded
 
 Array = jax.Array

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.api import call_of, merge_states
+from pallas_kernels.tiles import Tiles, splits_for
 from pallas_kernels.triton.attention import Keys, Score, attend, attend_from
-from pallas_kernels.triton.tiles import Tiles
-from pallas_kernels.triton.tuning import Config, splits_for
+from pallas_kernels.triton.tuning import BUSY, Config
 
 Array = jax.Array
 
@@ -56,7 +56,7 @@ def cascade_attention(
     )
     prefix = Tiles(jnp.stack(index, axis=1), jnp.zeros(1, jnp.int32), per_tile, causal=False)
     programs = first.shape[0] * call.num_kv_heads
-    tile = replace(config.prefill, splits=splits_for(programs, call))
+    tile = replace(config.prefill, splits=splits_for(programs, call, BUSY))
     out, lse = attend(q, keys, prefix, score, tile, jnp.float32)
     padding = jnp.arange(num_tokens) >= query_start[-1]
     lse = jnp.where(padding[:, None], -jnp.inf, lse)

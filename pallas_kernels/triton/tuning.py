@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pallas_kernels.choice import Call
+from pallas_kernels.tiles import splits_for
 
 # Programs that keep every multiprocessor of a large chip busy: an H100 has 132, two on each.
-_BUSY = 264
-_MOST_SPLITS = 32
-# A split of fewer keys costs more in merging than it saves.
-_LEAST_SPLIT = 256
+BUSY = 264
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Config:
         # Without Hopper's wgmma the operands of a product are registers too: fewer keys, or spills.
         most = 64 if head_dim <= 64 or call.capability >= 90 or call.target != "cuda" else 32
         return cls(
-            decode=Tile(rows, keys, splits_for(programs, call), num_warps=4, num_stages=3),
+            decode=Tile(rows, keys, splits_for(programs, call, BUSY), num_warps=4, num_stages=3),
             prefill=Tile(
                 max(rows, 32 if wide else 64),
                 min(keys, most),
@@ -75,15 +73,6 @@ class Config:
                 num_stages=2,
             ),
         )
-
-
-def splits_for(programs: int, call: Call) -> int:
-    """Splits that occupy the chip at the longest context the tables allow, when there are so many
-    programs without them.
-    """
-    most = max(1, call.max_pages * call.page_size // _LEAST_SPLIT)
-    splits = min(-(-_BUSY // programs), most, _MOST_SPLITS)
-    return 1 << (splits.bit_length() - 1)
 
 
 def padded(size: int) -> int:

@@ -11,7 +11,7 @@ from paxkv.sampling.beam_params import MAX_BEAMS, MOST_END_IDS
 
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
 PreemptionMode = Literal["recompute", "swap", "auto"]
-AttentionBackend = Literal["auto", "xla", "triton"]
+AttentionBackend = Literal["auto", "xla", "triton", "mosaic"]
 DTYPES = {"float": "float32", "half": "float16"}
 
 
@@ -47,7 +47,7 @@ class EngineConfig:
     enable_chunked_prefill: split prompts over steps; without it a prompt is computed whole.
     enable_prefix_caching: keep full blocks of finished requests for prompts that start the same.
     attention_backend: "auto" takes the first back end of `pallas_kernels` that covers the model on
-        this device; "xla" or "triton" insists.
+        this device; "xla", "triton" or "mosaic" insists.
     max_logprobs: most alternatives that logprobs and prompt_logprobs may ask for.
     max_beam_width: most beams of one request.
     seed: base of requests without a seed of their own.

@@ -103,7 +103,10 @@ def arguments(**changes):
         ({"k_pages": np.zeros((3, 2, 4, 8))}, "k_pages and v_pages must both be"),
         ({"kv_lens": np.zeros(9, np.int32)}, "needs kv_lens"),
         ({"query_start": np.zeros(9, np.int32)}, "query_start"),
-        ({"backend": "cuda"}, "backend='cuda' is unknown; available: 'auto', 'triton', 'xla'"),
+        (
+            {"backend": "cuda"},
+            "backend='cuda' is unknown; available: 'auto', 'triton', 'mosaic', 'xla'",
+        ),
         ({"window": 0}, "window=0 must be at least 1"),
         ({"softcap": 0.0}, "softcap=0.0 must be above 0"),
         ({"sinks": np.zeros(3)}, r"sinks must be \[num_heads\] = \[4\]"),

@@ -7,7 +7,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.choice import Call
+
 Array = jax.Array
+
+_MOST_SPLITS = 32
+# A split of fewer keys costs more in merging than it saves.
+_LEAST_SPLIT = 256
 
 
 class Tiles(NamedTuple):
@@ -78,3 +84,12 @@ def cut(
         jnp.full(1, first_key, jnp.int32),
         per_tile,
     )
+
+
+def splits_for(programs: int, call: Call, busy: int) -> int:
+    """Splits that make `busy` programs of so many, at the longest context the tables allow; a
+    power of two.
+    """
+    most = max(1, call.max_pages * call.page_size // _LEAST_SPLIT)
+    splits = min(-(-busy // programs), most, _MOST_SPLITS)
+    return 1 << (splits.bit_length() - 1)
