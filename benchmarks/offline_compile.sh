@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compile every kernel for GPUs that are not there (no driver, no device) and write the table
-# benchmarks/results/offline_compile.{md,json}; count the bytes that they move, traffic.{md,json}; then
+# benchmarks/results/offline_compile{,_mosaic}.{md,json}; count the bytes that they move,
+# traffic.{md,json}; then
 # the whole engine step, compiled_step.json.
 # Needs Python 3.12 and a CUDA toolkit's ptxas.
 #   benchmarks/offline_compile.sh [--targets h200 h100 a100] [--only NAME]

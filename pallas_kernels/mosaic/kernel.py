@@ -67,14 +67,14 @@ class Span(NamedTuple):
         first_position: of the first token of the tile.
         begin: position of the first key.
         end: position behind the last key that any token of the tile sees.
-        count: blocks of keys.
+        blocks: how many blocks of keys.
     """
 
     seq: Array
     first_position: Array
     begin: Array
     end: Array
-    count: Array
+    blocks: Array
 
 
 def launch(
@@ -279,7 +279,7 @@ def _copy(
                 )
         return next_rows
 
-    lax.fori_loop(0, span.count, send, rows_of(jnp.int32(0)))
+    lax.fori_loop(0, span.blocks, send, rows_of(jnp.int32(0)))
 
     def drain(block: Array, carry: Array) -> Array:
         stage = lax.rem(block, tile.stages)
@@ -288,7 +288,7 @@ def _copy(
         return carry
 
     # Every phase of a barrier has somebody who saw it.
-    lax.fori_loop(jnp.maximum(span.count - tile.stages, 0), span.count, drain, jnp.int32(0))
+    lax.fori_loop(jnp.maximum(span.blocks - tile.stages, 0), span.blocks, drain, jnp.int32(0))
 
 
 def _multiply(
@@ -382,9 +382,9 @@ def _multiply(
     whole = jnp.int32(0)
     if score.window is None:
         whole = lax.div(jnp.maximum(span.first_position + 1 - span.begin, 0), tile.keys)
-        whole = jnp.minimum(whole, span.count)
+        whole = jnp.minimum(whole, span.blocks)
         carry = lax.fori_loop(0, whole, partial(step, edge=False), carry)
-    top, total, *parts = lax.fori_loop(whole, span.count, partial(step, edge=True), carry)
+    top, total, *parts = lax.fori_loop(whole, span.blocks, partial(step, edge=True), carry)
     return top, total, parts
 
 
