@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import jax
 import pytest
 
 from paxkv import LLM
 from paxkv.engine.config import EngineConfig
-from paxkv.models.params import init_params
 from paxkv.sampling.params import SamplingParams
-from tests.engine.tiny import CONFIG, Tiny, greedy, ids
+from tests.engine.tiny import Tiny, greedy, ids
 
 # Few pages and small steps: requests are preempted, prompts come in chunks.
 TIGHT: dict[str, Any] = {
@@ -91,31 +88,3 @@ def test_the_real_model_on_triton_with_preemption_forks_and_prefix_hits() -> Non
     assert got == want
     assert stats.attention.startswith("triton (asked for by name")
     assert min(stats.preemptions, stats.cow_copies, stats.prefix_cache_hits) > 0
-
-
-@pytest.mark.skipif(
-    jax.__version_info__ < (0, 11), reason="Mosaic's interpreter needs jax 0.11 or newer"
-)
-def test_mosaic_gives_the_tokens_of_the_xla_path() -> None:
-    """Two layers, two requests of four tokens each; bfloat16, for the kernel covers no other."""
-    config = replace(CONFIG, num_heads=3, num_kv_heads=1, head_dim=64)
-    weights = init_params(config, jax.random.key(7), dtype="bfloat16", scale=0.4)
-
-    def answers(backend: str) -> tuple[list[list[int]], str]:
-        tiny = Tiny(
-            config,
-            weights,
-            attention_backend=backend,
-            block_size=8,
-            num_gpu_blocks_override=12,
-            max_num_seqs=2,
-            max_num_batched_tokens=16,
-            max_model_len=32,
-        )
-        outputs = tiny.generate([ids(9), ids(3, salt=1)], greedy(4))
-        return [o.outputs[0].token_ids for o in outputs], tiny.engine.stats().attention
-
-    want, _ = answers("xla")
-    got, chosen = answers("mosaic")
-    assert got == want
-    assert chosen.startswith("mosaic (asked for by name")
