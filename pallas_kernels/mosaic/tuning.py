@@ -62,7 +62,7 @@ class Config:
         programs = min(call.num_tokens, call.num_seqs) * call.num_kv_heads
         wide = call.head_dim > 128
         # The interpreter has a thread for each warpgroup, and may hang with more than two.
-        interpreted = call.target == "cpu"
+        consumers = 1 if wide or call.target == "cpu" else 2
         return cls(
             decode=Tile(
                 consumers=1,
@@ -70,7 +70,7 @@ class Config:
                 stages=2 if wide else 4,
                 splits=splits_for(programs, call, _BUSY),
             ),
-            prefill=Tile(consumers=1 if wide or interpreted else 2, keys=64, stages=2 if wide else 4),
+            prefill=Tile(consumers, keys=64, stages=2 if wide else 4),
         )
 
 
