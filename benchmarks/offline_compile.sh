@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Compile every kernel for GPUs that are not there (no driver, no device) and write the table
-# benchmarks/results/offline_compile{,_mosaic}.{md,json}; count the bytes that they move,
-# traffic.{md,json}; then
-# the whole engine step, compiled_step.json.
-# Needs Python 3.12 and a CUDA toolkit's ptxas.
-#   benchmarks/offline_compile.sh [--targets h200 h100 a100] [--only NAME]
-# CUDA_VENV: a virtual environment to use or make; about 1 GB.
+# All that can be known of the kernels without a GPU, into benchmarks/results: what the compiler made
+# of each (offline_compile, offline_compile_mosaic), the bytes they move (traffic), bugs planted and
+# seen (planted), lowering by the oldest and the newest jax (lowering), all of it as one table
+# (ladder); then the whole engine step (compiled_step). No driver, no device.
+# Needs Python 3.11 and 3.12 and a CUDA toolkit's ptxas.
+#   benchmarks/offline_compile.sh [--targets h200 h100 a100]
+# CUDA_VENV, OLDEST_VENV, NEWEST_VENV: virtual environments to use or make; about 1.5 GB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,17 +24,33 @@ if [ ! -x "$venv/bin/cuobjdump" ]; then
         chmod +x "$venv/bin/$tool"
     done
 fi
+
+# jax_only VENV PYTHON REQUIREMENT: make it unless it is there.
+jax_only() {
+    [ -x "$1/bin/python" ] || { "$2" -m venv "$1" && "$1/bin/pip" install -q --no-compile "$3"; }
+}
+oldest=${OLDEST_VENV:-.venv-oldest} newest=${NEWEST_VENV:-.venv-newest}
+jax_only "$oldest" python3.11 "jax==0.10.2"
+jax_only "$newest" python3.12 "jax"
+
 dump=$(mktemp -d)
 trap 'rm -rf "$dump"' EXIT
-mkdir -p benchmarks/results
+results=benchmarks/results
+mkdir -p "$results"
 export JAX_PLATFORMS=cpu PYTHONPATH=$PWD PYTHONWARNINGS=ignore
 # Without JAX_PLATFORMS=cpu jax looks for a device; PATH is for cuobjdump, XLA finds its own ptxas.
 compile() {
     PATH="$venv/bin:$PATH:/usr/local/cuda/bin" \
         XLA_FLAGS="--xla_dump_to=$dump --xla_dump_emitter_re=ptx" MOSAIC_GPU_DUMP_TO="$dump" \
-        "$venv/bin/python" -m "pallas_kernels.lab.$1" --dump "$dump" --out "benchmarks/results/$2" "${@:3}"
+        "$venv/bin/python" -m "pallas_kernels.lab.$1" --dump "$dump" --out "$results/$2" "${@:3}"
+    rm -rf "${dump:?}"/*
 }
-compile offline offline_compile "$@"
+compile offline offline_compile --targets h200 a100 "$@"
 compile offline offline_compile_mosaic --backend mosaic --targets h200
 compile offline_traffic traffic
-"$venv/bin/python" benchmarks/compiled_step.py --json benchmarks/results/compiled_step.json
+compile planted planted
+rm -f "$results/lowering.json"
+"$oldest/bin/python" -m pallas_kernels.lab lower --results "$results"
+"$newest/bin/python" -m pallas_kernels.lab lower --results "$results"
+"$newest/bin/python" -m pallas_kernels.lab ladder --results "$results"
+"$venv/bin/python" benchmarks/compiled_step.py --json "$results/compiled_step.json"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,18 @@ import jax
 
 from pallas_kernels import ragged_paged_attention
 from pallas_kernels.lab.battery import CASES, MORE_CASES, PROPERTIES, Attend, check
+from pallas_kernels.lab.bench import Step, bench, chip_named
+from pallas_kernels.lab.bench import table as bench_table
+from pallas_kernels.lab.compilation import compile_kernel
+from pallas_kernels.lab.ladder import (
+    Results,
+    add_lowering,
+    climb,
+    complaints,
+    every_size,
+    interpret,
+    table,
+)
 from pallas_kernels.roofline import tables
 
 _STATIC = ("scale", "window", "softcap", "return_lse", "config")
@@ -25,21 +39,79 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pallas_kernels.lab", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     verify = commands.add_parser("verify", help="run the battery")
-    which = verify.add_mutually_exclusive_group()
-    which.add_argument("--kernel", metavar="FILE.py:FUNCTION", help="your own")
-    which.add_argument("--backend", default="triton", help="one that is built in")
+    bench = commands.add_parser("bench", help="time it beside every back end and JAX's own kernel")
+    compiled = commands.add_parser("compile", help="lower it, and compile it for a GPU not there")
+    for command in (verify, bench, compiled):
+        which = command.add_mutually_exclusive_group()
+        which.add_argument("--kernel", metavar="FILE.py:FUNCTION", help="your own")
+        if command is not bench:
+            which.add_argument("--backend", default="triton", help="one that is built in")
+    for command in (bench, compiled):
+        command.add_argument("--arch", default="h200", help="the chip (default: %(default)s)")
+        for size in fields(Step):
+            flag = f"--{size.name.replace('_', '-')}"
+            kind = type(size.default)
+            told = "default: %(default)s"
+            command.add_argument(flag, type=kind, default=size.default, metavar="N", help=told)
     verify.add_argument("--more", action="store_true", help="all combinations; takes minutes")
     verify.add_argument("--only", default="", help="part of the names of cases")
     commands.add_parser("roofline", help="what chips could do, on paper")
+    for name, told in (
+        ("lower", "lower every kernel for CUDA with this jax, into lowering.json"),
+        ("ladder", "what is known of each kernel without a GPU, as a table"),
+    ):
+        rungs = commands.add_parser(name, help=told)
+        rungs.add_argument("--results", type=Path, default=Path("benchmarks/results"))
+        rungs.add_argument("--backend", default="triton")
     args = parser.parse_args(arguments)
+    if args.command in ("bench", "compile"):
+        return _of_a_step(args)
+    if args.command == "lower":
+        return _end(add_lowering(args.results, args.backend))
+    if args.command == "ladder":
+        return climb_ladder(args.backend, args.results)
     if args.command == "roofline":
         print(tables(), end="")
         return 0
+    return run_battery(_attend(args), more=args.more, only=args.only)
+
+
+def _attend(args: argparse.Namespace) -> Attend:
     if args.kernel is not None:
-        attend = load(args.kernel)
-    else:
-        attend = partial(ragged_paged_attention, backend=args.backend)
-    return run_battery(attend, more=args.more, only=args.only)
+        return load(args.kernel)
+    return partial(ragged_paged_attention, backend=args.backend)
+
+
+def _of_a_step(args: argparse.Namespace) -> int:
+    try:
+        step = Step(**{size.name: getattr(args, size.name) for size in fields(Step)})
+        chip = chip_named(args.arch)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    if args.command == "compile":
+        return compile_kernel(_attend(args), step, args.arch.lower())
+    kernel = None if args.kernel is None else load(args.kernel)
+    entries = list(bench(step, kernel, args.kernel or ""))
+    print(bench_table(step, entries, chip), end="")
+    return 0 if any(entry.timing is not None for entry in entries) else 1
+
+
+def climb_ladder(backend: str, folder: Path) -> int:
+    """Run what runs here, read the rest, print and write `ladder.md` and `ladder.json`."""
+    results = Results.read(folder)
+    interpreted = interpret(backend, every_size(), told=partial(print, flush=True))
+    rows = list(climb(interpreted, results, every_size()))
+    text = table(rows, results.planted)
+    print(text, end="")
+    (folder / "ladder.md").write_text(text, encoding="utf-8")
+    found = {"rows": [asdict(row) for row in rows], "planted": results.planted}
+    (folder / "ladder.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return _end(complaints(rows, results.planted))
+
+
+def _end(wrong: list[str]) -> int:
+    print("\n".join(wrong) or "nothing to complain about")
+    return 1 if wrong else 0
 
 
 def load(where: str) -> Attend:

@@ -226,6 +226,15 @@ CASES = (
     Case("window of a page, softcap and sinks, decode", _EDGES, window=16, softcap=2.0, sinks=True),
     Case("window of a page and one, mixed", _MIXED, window=17),
     Case("sinks, softcap and scale, mixed", _MIXED, padding=3, sinks=True, scale=0.3, softcap=1.5),
+    # Found by nothing above: a window, a group or a sink that is wrong for prompts, or in splits.
+    Case(
+        "window, group of three and sinks, mixed",
+        ((1, 600), *_MIXED),
+        heads=9,
+        kv_heads=3,
+        window=17,
+        sinks=True,
+    ),
     Case("long", _LONG, padding=1, window=600, softcap=3.0, sinks=True),
     Case("long among prompts", ((1, 700), (9, 300), (1, 2)), page_size=32, num_pages=40),
     Case("int8 pages, decode", _EDGES, page_dtype="int8"),

@@ -23,8 +23,8 @@ from pallas_kernels.lab.traffic import (
 
 # An index that nobody may follow: outside every pool here, in 32-bit arithmetic too.
 NOWHERE = 20011
-# Head sizes that are tried with one-byte pages.
-_ONE_BYTE = (64, 128)
+# Head sizes that are counted.
+COUNTED = (64, 128)
 PAGES = ("k_pages", "v_pages", "k_scale", "v_scale")
 
 
@@ -56,10 +56,9 @@ def calls(backend: str, head_dim: int, page_size: int) -> Iterator[CountedCall]:
     yield attend(f"decode v1 window 256 {size}", lengths, window=256)
     yield attend(f"prefill {size}", [(300, 300), (100, 1000), (0, 0), (257, 513)])
     yield _cascade(backend, head_dim, page_size)
-    if head_dim in _ONE_BYTE:
-        yield attend(f"decode v1 int8 {size}", lengths, page_dtype="int8")
-        yield _write(backend, head_dim, page_size, "int8")
-    yield _write(backend, head_dim, page_size, "bfloat16")
+    yield attend(f"decode v1 int8 {size}", lengths, page_dtype="int8")
+    for page_dtype in ("bfloat16", "int8"):
+        yield _write(backend, head_dim, page_size, page_dtype)
     yield _copy(backend, head_dim, page_size)
 
 

@@ -74,11 +74,17 @@ class Row:
         return found
 
 
-def compile_for(target: str, program: Program, dump: Path) -> list[Row]:
+def compile_for(
+    target: str,
+    program: Program,
+    dump: Path,
+    kernels: tuple[str, ...] = KERNELS,
+    options: dict[str, Any] | None = None,
+) -> list[Row]:
     """Compile one program and look at what came out; see `build`."""
     description = description_of(target)
     start = time.perf_counter()
-    built = build(target, program, dump)
+    built = build(target, program, dump, kernels, options)
     seconds = round(time.perf_counter() - start, 1)
     rows = []
     for kernel in built:
@@ -131,8 +137,18 @@ def _topology(target: str) -> Any:
     )
 
 
-def build(target: str, program: Program, dump: Path) -> list[Built]:
-    """Compile one program ahead of time; XLA and Mosaic GPU must be told to dump to `dump`."""
+def build(
+    target: str,
+    program: Program,
+    dump: Path,
+    kernels: tuple[str, ...] = KERNELS,
+    options: dict[str, Any] | None = None,
+) -> list[Built]:
+    """Compile one program ahead of time; XLA and Mosaic GPU must be told to dump to `dump`.
+
+    kernels: how the names begin of those that are wanted; `("",)` for XLA's own too. options: of
+    the compiler, where the dump is not told by XLA_FLAGS.
+    """
     topology = _topology(target)
     sharding = NamedSharding(topologies.make_mesh(topology, (1,), ("x",)), PartitionSpec())
     device = device_of(target)
@@ -148,13 +164,13 @@ def build(target: str, program: Program, dump: Path) -> list[Built]:
         old.unlink()
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
         function = jax.jit(program.function, donate_argnames=donated if writes else ())
-        function.trace(**arguments).lower(lowering_platforms=("cuda",)).compile()
+        function.trace(**arguments).lower(lowering_platforms=("cuda",)).compile(options)
     (thunks,) = dump.glob(f"*.jit_{name}.thunk_sequence.txt")
     launches = _launches(thunks.read_text())
     found = []
     for ptx in sorted(dump.glob(f"*.jit_{name}.*.ptx")):
         entry = re.search(r"\.entry (\w+)", ptx.read_text())
-        if entry is None or not entry.group(1).startswith(KERNELS):
+        if entry is None or not entry.group(1).startswith(kernels):
             continue
         grid, threads, shared = launches[entry.group(1)]
         x, y, z = (int(size) for size in grid.split(","))

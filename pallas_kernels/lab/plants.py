@@ -58,11 +58,11 @@ DOUBLE_LOAD = Plant(
 WIDE_WINDOW = Plant("the window masks scores only", _BEGIN, "begin = jnp.maximum(begin, 0)")
 # A page that is not the sequence's.
 NEXT_PAGE = Plant("the next page", _TABLE, _TABLE.replace("page_size]", "page_size + 1]"))
-# Something that Triton has no block for.
-ODD_BLOCK = Plant(
-    "a block of head_dim lanes",
-    "lane = jnp.arange(padded(head_dim))",
-    "lane = jnp.arange(head_dim)",
+# Fine for the interpreter.
+UNKNOWN_OPERATION = Plant(
+    "an operation that Triton lacks",
+    "weight = jnp.exp2(s - new_top[by_row])",
+    "weight = jnp.exp2(jnp.round(s - new_top[by_row]))",
 )
 # Wrong results of some calls only: windows, groups that are no power of two, sinks.
 SHORT_WINDOW = Plant(
@@ -75,6 +75,6 @@ EVEN_GROUP = Plant(
 )
 EVERY_SINK = Plant(
     "a sink in every split",
-    "total = jnp.where(split == 0, 1.0, total)",
-    "total = jnp.ones_like(total)",
+    "top = jnp.where(split == 0, sink, top)\n        total = jnp.where(split == 0, 1.0, total)",
+    "top = sink\n        total = jnp.ones_like(total)",
 )

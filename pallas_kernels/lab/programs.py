@@ -62,6 +62,11 @@ def _attention(backend: str, head_dim: int, page_size: int, page_dtype: Any) -> 
         yield Program(f"{kind} {size}", attend, arguments)
 
 
+def attention_program(backend: str, head_dim: int, page_size: int) -> Program:
+    """A decode step of 256 sequences over bfloat16 pages."""
+    return next(_attention(backend, head_dim, page_size, jnp.bfloat16))
+
+
 def _cascade(backend: str, head_dim: int, page_size: int) -> Program:
     arguments = _arrays(64, 64, head_dim, page_size, jnp.bfloat16)
     arguments["shared_len"] = jax.ShapeDtypeStruct((), jnp.int32)

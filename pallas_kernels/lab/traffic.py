@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pallas_kernels.lab.launches import Launch
-from pallas_kernels.lab.ptx import Array, Fault, parse, run
+from pallas_kernels.lab.ptx import SECTOR, Array, Fault, parse, run
 
 # Of the bytes that a call must move.
 MOST = 1.1
@@ -37,8 +37,7 @@ class Moved:
 
     read, written: bytes, instruction width times lanes whose predicate holds; what lanes of a warp
     ask for together counts once. sectors: the same bytes as memory moves them, 32 at a time.
-    pages_read, pages_written: of `read` and `written`, from and into pages. once: bytes of pages
-    touched at least once.
+    pages_read, pages_written: of `read` and `written`, from and into pages.
     """
 
     kernel: str
@@ -47,7 +46,6 @@ class Moved:
     sectors: int
     pages_read: int
     pages_written: int
-    once: int
     faults: tuple[Fault, ...]
 
 
@@ -67,9 +65,10 @@ class Ideal:
 
 @dataclass(frozen=True)
 class Traffic:
-    """A call's traffic beside its ideal; bytes."""
+    """A call's traffic beside its ideal; bytes. once: of pages touched at least once."""
 
     moved: tuple[Moved, ...]
+    once: int
     ideal: Ideal
 
     @property
@@ -95,7 +94,7 @@ class Traffic:
     @property
     def once_ratio(self) -> float:
         """Of the bytes of pages that are touched at all."""
-        return max((x.once for x in self.moved), default=0) / self.ideal.once
+        return self.once / self.ideal.once
 
     def complaints(self) -> list[str]:
         """What should not be."""
@@ -112,13 +111,18 @@ class Traffic:
         return found
 
 
-def count(code: Sequence[Code], launched: Sequence[Launch], pages: Sequence[str]) -> list[Moved]:
+def count(
+    code: Sequence[Code], launched: Sequence[Launch], pages: Sequence[str], ideal: Ideal
+) -> Traffic:
     """Run the PTX of every launch.
 
     Args:
         pages: names of the operands that are pages or their factors.
     """
-    return [_count(_code_of(launch, code), launch, pages) for launch in launched]
+    touched: dict[str, np.ndarray] = {}
+    moved = [_count(_code_of(launch, code), launch, pages, touched) for launch in launched]
+    once = sum(int(sectors.sum()) * SECTOR for sectors in touched.values())
+    return Traffic(tuple(moved), once, ideal)
 
 
 def read_code(ptx: Path, grid: tuple[int, int, int], threads: int, shared_memory: int) -> Code:
@@ -142,7 +146,9 @@ def _code_of(launch: Launch, code: Sequence[Code]) -> Code:
     return fitting[0]
 
 
-def _count(code: Code, launch: Launch, pages: Sequence[str]) -> Moved:
+def _count(
+    code: Code, launch: Launch, pages: Sequence[str], touched: dict[str, np.ndarray]
+) -> Moved:
     made: dict[int, Array] = {}
     for operand in launch.operands:
         made.setdefault(id(operand), Array(operand.name, operand.nbytes, operand.value))
@@ -150,6 +156,9 @@ def _count(code: Code, launch: Launch, pages: Sequence[str]) -> Moved:
     faults = run(parse(code.ptx), arrays, code.grid, code.threads, code.shared_memory)
     distinct = list(made.values())
     of_pages = [x for x in distinct if x.name in pages]
+    for array in of_pages:
+        both = array.reads.touched | array.writes.touched
+        touched[array.name] = both | touched.get(array.name, False)
     return Moved(
         kernel=code.kernel,
         read=sum(x.reads.requested for x in distinct),
@@ -157,7 +166,6 @@ def _count(code: Code, launch: Launch, pages: Sequence[str]) -> Moved:
         sectors=sum(x.reads.bytes + x.writes.bytes for x in distinct),
         pages_read=sum(x.reads.requested for x in of_pages),
         pages_written=sum(x.writes.requested for x in of_pages),
-        once=sum(int((x.reads.touched | x.writes.touched).sum()) * 32 for x in of_pages),
         faults=tuple(faults),
     )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
 
+from pallas_kernels import tuned
 from pallas_kernels.choice import Call
 from pallas_kernels.tiles import splits_for
+
+_log = logging.getLogger(__name__)
 
 # Programs that keep every multiprocessor of a large chip busy: an H100 has 132, two on each.
 BUSY = 264
@@ -55,7 +59,18 @@ class Config:
 
     @classmethod
     def choose(cls, call: Call) -> Config:
-        """Heuristic from static shapes alone, so that results never depend on a batch's content."""
+        """What was tuned for these shapes on this device, else by heuristics."""
+        found = tuned.lookup(call)
+        if found is not None:
+            try:
+                return cls(**{part: Tile(**sizes) for part, sizes in found.items()})
+            except (TypeError, ValueError) as error:
+                _log.warning("an entry of %s is ignored: %s", tuned.cache_path(), error)
+        return cls.by_heuristics(call)
+
+    @classmethod
+    def by_heuristics(cls, call: Call) -> Config:
+        """From static shapes alone, so that results never depend on a batch's content."""
         wide = np.dtype(call.dtype).itemsize == 4
         head_dim = padded(call.head_dim)
         # What is in flight must fit shared memory: keys and values of each stage.

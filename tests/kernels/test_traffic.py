@@ -67,12 +67,12 @@ def test_the_ideal_is_what_queries_see(window):
 
 def moved(**changes):
     given = {"read": 1000, "written": 50, "sectors": 1100, "pages_read": 900, "pages_written": 0}
-    return Moved(kernel="k", **(given | {"once": 900, "faults": ()} | changes))
+    return Moved(kernel="k", **(given | {"faults": ()} | changes))
 
 
 def test_what_is_too_much_or_too_little_is_said():
     ideal = Ideal(total=1000, pages=900, once=900)
-    fine = Traffic((moved(),), ideal)
+    fine = Traffic((moved(),), 900, ideal)
     assert fine.ratio == 1.05
     assert fine.sector_ratio == 1.1
     assert fine.complaints() == []
@@ -83,7 +83,8 @@ def test_what_is_too_much_or_too_little_is_said():
         ({"once": 1000}, "pages touched are 1.11"),
         ({"faults": (Fault("q", -4, 4, 9),)}, "k: line 9: 4 bytes at -4 of q"),
     ):
-        (complaint,) = Traffic((moved(**changes),), ideal).complaints()
+        once = changes.pop("once", 900)
+        (complaint,) = Traffic((moved(**changes),), once, ideal).complaints()
         assert told in complaint
 
 
@@ -91,4 +92,4 @@ def test_code_of_another_launch_is_refused():
     call, found = mixed()
     code = Code("paged_attention", ".entry paged_attention()\n{\nret;\n}", (3, 9, 9), 128, 0)
     with pytest.raises(ValueError, match=r"paged_attention with grid .* is not one of"):
-        count([code], found[:1], call.pages)
+        count([code], found[:1], call.pages, Ideal(1, 1, 1))

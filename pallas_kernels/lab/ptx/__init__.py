@@ -2,6 +2,6 @@
 
 from pallas_kernels.lab.ptx.kernel import Kernel, parse
 from pallas_kernels.lab.ptx.machine import Undecided, run
-from pallas_kernels.lab.ptx.memory import Array, Fault
+from pallas_kernels.lab.ptx.memory import SECTOR, Array, Fault
 
-__all__ = ["Array", "Fault", "Kernel", "Undecided", "parse", "run"]
+__all__ = ["SECTOR", "Array", "Fault", "Kernel", "Undecided", "parse", "run"]

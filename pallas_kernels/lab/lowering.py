@@ -1,0 +1,48 @@
+"""Lower every kernel for CUDA with the jax at hand; needs no GPU and no CUDA plugin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+
+from pallas_kernels.lab.programs import Program, programs
+
+# What tracing must know of a chip that is not there.
+DEVICES = {"h200": "NVIDIA H200", "h100": "NVIDIA H100", "a100": "NVIDIA A100-SXM4-80GB"}
+_CALLS = ("__gpu$xla.gpu.triton", "mosaic_gpu")
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """kernels: how many are called in what came out. error: a sentence, empty if it lowered."""
+
+    target: str
+    program: str
+    kernels: int
+    error: str = ""
+
+
+def lower(target: str, program: Program) -> Lowered:
+    """Lower one program, as far as it goes."""
+    device = jax.sharding.AbstractDevice(DEVICES[target], 1, "cuda")
+    mesh = jax.sharding.AbstractMesh((), (), abstract_device=device)
+    try:
+        with jax.sharding.use_abstract_mesh(mesh):
+            traced = jax.jit(program.function).trace(**program.arguments)
+            text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    except Exception as error:
+        told = str(error).strip().splitlines() or [""]
+        return Lowered(target, program.name, 0, f"{type(error).__name__}: {told[0]}"[:200])
+    kernels = sum(text.count(name) for name in _CALLS)
+    return Lowered(target, program.name, kernels, "" if kernels else "it calls no kernel")
+
+
+def lower_all(targets: list[str], backend: str, only: str = "") -> list[Lowered]:
+    """All programs but those with a page type that the target has not."""
+    return [
+        lower(target, program)
+        for target in targets
+        for program in programs(backend)
+        if only in program.name and not (target == "a100" and "float8" in program.name)
+    ]

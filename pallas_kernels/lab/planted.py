@@ -1,0 +1,122 @@
+"""Every rung of the ladder with a bug that it must catch.
+
+As a program, with what `benchmarks/offline_compile.sh` sets up, it runs all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pallas_kernels.api import ragged_paged_attention
+from pallas_kernels.lab import plants
+from pallas_kernels.lab.battery import CASES, check
+from pallas_kernels.lab.calls import CountedCall, attention_call
+from pallas_kernels.lab.interpreted import attention
+from pallas_kernels.lab.lowering import lower
+from pallas_kernels.lab.plants import Plant
+from pallas_kernels.lab.programs import Program, attention_program
+from pallas_kernels.triton import Config, Tile
+
+MIXED = next(case for case in CASES if case.name.startswith("window, group of three and sinks"))
+
+
+@dataclass(frozen=True)
+class Caught:
+    """rung: a to e. told: what the rung said, empty if it saw nothing."""
+
+    rung: str
+    plant: str
+    told: str
+
+
+def light() -> Iterator[Caught]:
+    """Those that need no CUDA plugin."""
+    for plant in (plants.SHORT_WINDOW, plants.EVEN_GROUP, plants.EVERY_SINK):
+        yield Caught("a", plant.name, _failure(partial(check, plant.attend, MIXED)))
+    program = attention_program("triton", 80, 16)
+    plant = plants.UNKNOWN_OPERATION
+    wrong = replace(program, function=lambda **arrays: plant.attend(**arrays))
+    yield Caught("b", plant.name, lower("h200", wrong).error)
+    case = replace(MIXED, window=None, sinks=False)
+    told = _failure(partial(attention, plants.NEXT_PAGE.attend, case))
+    yield Caught("e", f"{plants.NEXT_PAGE.name}, interpreted", told)
+
+
+def _failure(run: Callable[[], None]) -> str:
+    try:
+        run()
+    except AssertionError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        return "; ".join(
+            line for line in lines if line.startswith(("output", "lse", "Mism", "nan"))
+        )
+    return ""
+
+
+def heavy(target: str, dump: Path) -> Iterator[Caught]:
+    """Those that must be compiled for a GPU."""
+    from pallas_kernels.lab.offline import compile_for
+    from pallas_kernels.lab.offline_traffic import measure
+
+    for name, tile in (
+        ("more rows and keys than there are registers", Tile(128, 128, num_warps=4, num_stages=2)),
+        ("more stages than shared memory holds", Tile(64, 256, num_warps=8, num_stages=4)),
+    ):
+        try:
+            rows = compile_for(target, _with(tile, name), dump)
+            told = "; ".join(fault for row in rows for fault in row.faults())
+        except Exception as error:
+            told = str(error).strip().splitlines()[0][:200]
+        yield Caught("c", f"{name}, {target}", told)
+    for rung, plant, call, wanted in _traffic():
+        complaints = [x for x in measure(target, call, dump).complaints() if wanted in x]
+        yield Caught(rung, f"{plant.name}, {target}", "; ".join(complaints[:1]))
+
+
+def _with(tile: Tile, name: str) -> Program:
+    program = attention_program("triton", 256, 16)
+
+    def attend(**arrays: Any) -> Any:
+        return ragged_paged_attention(**arrays, backend="triton", config=Config(tile, tile))
+
+    return Program(name, attend, program.arguments)
+
+
+def _traffic() -> Iterator[tuple[str, Plant, CountedCall, str]]:
+    lengths = [(1, 400 + 11 * row) for row in range(33)]
+    plain = attention_call("triton", 128, 16, "", lengths)
+    windowed = attention_call("triton", 128, 16, "", lengths, window=256, keeps_old=True)
+    for rung, plant, call, wanted in (
+        ("d", plants.DOUBLE_LOAD, plain, "bytes of pages are"),
+        ("d", plants.WIDE_WINDOW, windowed, "bytes of pages are"),
+        ("e", plants.NEXT_PAGE, plain, "of k_pages"),
+    ):
+        options: dict[str, Any] = {"window": 256} if call is windowed else {}
+        function = partial(plant.attend, **options)
+        call = replace(call, name=plant.name, function=lambda f=function, **x: f(**x))
+        yield rung, plant, call, wanted
+
+
+def main() -> int:
+    """Write what each rung said; 1 if one saw nothing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dump", type=Path, required=True, help="where XLA dumps PTX")
+    parser.add_argument("--out", type=Path, required=True, help="file name without suffix")
+    args = parser.parse_args()
+    found = [*light(), *heavy("h200", args.dump), *heavy("a100", args.dump)]
+    for caught in found:
+        print(caught.rung, caught.plant, caught.told or "NOT SEEN", sep=": ", flush=True)
+    text = json.dumps([asdict(caught) for caught in found], indent=1)
+    args.out.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+    return 0 if all(caught.told for caught in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Configurations found by timing on a device, kept in a file; `paxkv bench kernel --autotune` fills
+it, and a back end's default choice reads it.
+
+An entry counts for one kind of device, one version of jax and one set of static shapes. Results
+still depend on static shapes alone, never on what a batch holds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import asdict, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pallas_kernels.choice import Call
+
+FORMAT = 1
+
+_log = logging.getLogger(__name__)
+_path = Path.home() / ".cache" / "pallas_kernels" / "tuned.json"
+
+
+def cache_path() -> Path:
+    """Where entries are read from."""
+    return _path
+
+
+def use(path: Path) -> None:
+    """Read entries from another file from now on; a program compiled already stays as it is."""
+    global _path
+    _path = Path(path)
+
+
+def device_kind() -> str:
+    """Of the device that a program traced now is meant for."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.local_devices()[0].device_kind if device is None else device.device_kind
+
+
+def key_of(call: Call, device: str) -> str:
+    """Device and shapes. Not the number of pages: it changes no choice."""
+    shapes = {
+        field.name: getattr(call, field.name)
+        for field in fields(Call)
+        if field.name not in ("num_pages", "config", "target", "capability")
+    }
+    for name in ("dtype", "page_dtype"):
+        shapes[name] = np.dtype(shapes[name]).name
+    return json.dumps({"device": device, **shapes}, sort_keys=True)
+
+
+def lookup(call: Call) -> dict[str, dict[str, int]] | None:
+    """The fields of each part of the configuration found for a call, if any."""
+    path = cache_path()
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        return None
+    entries = _entries(path, changed)
+    return entries.get(key_of(call, device_kind())) if entries else None
+
+
+def store(path: Path, call: Call, config: Any, seconds: float) -> None:
+    """Add an entry; entries of another version of jax, or what cannot be read, are dropped."""
+    held = _read(path) if path.exists() else {}
+    entry = {"config": asdict(config), "seconds": seconds}
+    held[key_of(call, device_kind())] = entry
+    text = json.dumps({"format": FORMAT, "jax": jax.__version__, "entries": held}, indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}.new")
+    fresh.write_text(text + "\n", encoding="utf-8")
+    os.replace(fresh, path)
+
+
+@lru_cache(maxsize=8)
+def _entries(path: Path, changed: int) -> dict[str, dict[str, dict[str, int]]]:
+    """By key; read again when the file has changed."""
+    return {key: entry["config"] for key, entry in _read(path).items()}
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """Entries as they stand in the file; none, and a warning, if it is stale or broken."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        if held["format"] != FORMAT or held["jax"] != jax.__version__:
+            _log.warning(
+                "%s is of jax %s, format %s; ignored on jax %s: run paxkv bench kernel --autotune",
+                path,
+                held["jax"],
+                held["format"],
+                jax.__version__,
+            )
+            return {}
+        entries = held["entries"]
+        for entry in entries.values():
+            for part in entry["config"].values():
+                if not all(type(value) is int for value in part.values()):
+                    raise ValueError(f"{part} must be integers")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.warning("%s cannot be read and is ignored: %r", path, error)
+        return {}
+    return entries
