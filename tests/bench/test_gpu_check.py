@@ -12,6 +12,7 @@ from paxkv.bench.gpu_check.report import goals, table
 from paxkv.bench.gpu_check.sizes import Sizes
 
 
+@pytest.mark.full
 def test_a_dry_run_measures_every_part(tmp_path, capsys):
     assert main(["--dry-run", "--out", str(tmp_path / "check")]) == 0
     report = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))

@@ -11,9 +11,9 @@ import pytest
 
 from tests.server.tiny_server import serving
 
-lm_eval = pytest.importorskip("lm_eval")
+lm_eval = pytest.importorskip("lm_eval", reason="needs: pip install 'paxkv[eval]'")
 pytest.importorskip("torch")
-pytestmark = pytest.mark.parity
+pytestmark = pytest.mark.full
 
 NAME = "smollm2-135m"
 CLOSE = 2e-3
