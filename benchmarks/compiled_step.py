@@ -23,7 +23,8 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
-from pallas_kernels.lab.offline import ARCHITECTURES, TARGETS
+from pallas_kernels.lab.lowering import ARCHITECTURES
+from pallas_kernels.lab.offline import TARGETS
 from paxkv.cache.pages import PageLayout
 from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import Limits

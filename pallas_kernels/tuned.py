@@ -7,6 +7,7 @@ still depend on static shapes alone, never on what a batch holds.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -35,6 +36,14 @@ def use(path: Path) -> None:
     """Read entries from another file from now on; a program compiled already stays as it is."""
     global _path
     _path = Path(path)
+
+
+def fingerprint() -> str:
+    """Of the file that entries are read from, empty without one: programs depend on it."""
+    try:
+        return hashlib.sha256(cache_path().read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def device_kind() -> str:

@@ -15,9 +15,10 @@ import jax
 
 from pallas_kernels import tuned
 from pallas_kernels.api import call_of, ragged_paged_attention
-from pallas_kernels.choice import Call, choose, module_of
+from pallas_kernels.choice import Call, choose
 from pallas_kernels.lab.bench import Step
 from pallas_kernels.lab.clock import copies_for, measure
+from pallas_kernels.triton import Config
 
 # What is tried of each field of a tile.
 FIELDS: dict[str, tuple[int, ...]] = {
@@ -42,22 +43,22 @@ def autotune(
     step: Step,
     path: Path,
     *,
-    backend: str = "triton",
     budget: float = 300.0,
     told: Callable[[str], None] = print,
 ) -> Tuned:
-    """Time configurations for at most `budget` seconds, and store the best in the cache at `path`.
+    """Time the Triton kernel's configurations for at most `budget` seconds, and store the best in
+    the cache at `path`.
 
     Raises:
-        NotImplementedError: the back end does not take the step.
+        NotImplementedError: the kernel does not take the step.
     """
     deadline = time.monotonic() + budget
     inputs = [step.arrays(seed) for seed in range(copies_for(step.page_bytes))]
     call = call_of(inputs[0]["q"], inputs[0]["v_pages"], inputs[0]["block_tables"])
-    choose(backend, call)
-    config = default = module_of(backend).Config.by_heuristics(call)
+    choose("triton", call)
+    config = default = Config.by_heuristics(call)
     part = "decode" if step.new == 1 else "prefill"
-    seconds = start = _seconds(backend, config, inputs)
+    seconds = start = _seconds(config, inputs)
     tried = 1
     for field, values in FIELDS.items():
         for value in values:
@@ -68,7 +69,7 @@ def autotune(
             changed = replace(config, **{part: replace(getattr(config, part), **{field: value})})
             tried += 1
             try:
-                found = _seconds(backend, changed, inputs)
+                found = _seconds(changed, inputs)
             except Exception as error:
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 told(f"{part} {field}={value}: {lines[0][:120]}")
@@ -87,6 +88,6 @@ def _sensible(field: str, value: int, part: str, call: Call) -> bool:
     return part == "decode" and value * 64 <= max(64, call.max_pages * call.page_size)
 
 
-def _seconds(backend: str, config: Any, inputs: list[dict[str, Any]]) -> float:
-    attend = jax.jit(partial(ragged_paged_attention, backend=backend, config=config))
+def _seconds(config: Any, inputs: list[dict[str, Any]]) -> float:
+    attend = jax.jit(partial(ragged_paged_attention, backend="triton", config=config))
     return measure(attend, inputs).seconds

@@ -16,12 +16,12 @@ from typing import Any
 
 from pallas_kernels.lab.calls import COUNTED
 from pallas_kernels.lab.interpreted import checks
-from pallas_kernels.lab.lowering import lower_all
+from pallas_kernels.lab.lowering import ARCHITECTURES, lower_all
 from pallas_kernels.lab.programs import HEADS
 
 PAGE_SIZES = (16, 64)
 # An H100 runs an H200's code.
-ARCHITECTURES = {"h200": "sm_90a", "a100": "sm_80"}
+TARGETS = ("h200", "a100")
 # kernel: the program that it is compiled in, the dtype of the pages, the name of the launch, and
 # whether that splits its keys.
 KERNELS: dict[str, tuple[str, str, str, bool | None]] = {
@@ -99,7 +99,7 @@ def add_lowering(folder: Path, backend: str) -> list[str]:
 
     path = folder / "lowering.json"
     held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    found = lower_all(list(ARCHITECTURES), backend)
+    found = lower_all(list(TARGETS), backend)
     held[jax.__version__] = [asdict(row) for row in found]
     path.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
     return [f"{row.target}, {row.program}: {row.error}" for row in found if row.error]
@@ -132,7 +132,7 @@ def climb(
     for head_dim, page_size in sizes:
         kernels = KERNELS | (ONE_BYTE if (head_dim, page_size) == (128, 16) else {})
         for kernel in kernels:
-            for target in ARCHITECTURES:
+            for target in TARGETS:
                 size = (head_dim, page_size)
                 yield _row(kernels[kernel], kernel, size, target, interpreted, results)
 

@@ -8,7 +8,8 @@ import jax
 
 from pallas_kernels.lab.programs import Program, programs
 
-# What tracing must know of a chip that is not there.
+# Chips that are not there: what is compiled for, and what tracing must know of them.
+ARCHITECTURES = {"h200": "sm_90a", "h100": "sm_90a", "a100": "sm_80"}
 DEVICES = {"h200": "NVIDIA H200", "h100": "NVIDIA H100", "a100": "NVIDIA A100-SXM4-80GB"}
 _CALLS = ("__gpu$xla.gpu.triton", "mosaic_gpu")
 

@@ -23,10 +23,10 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
+from pallas_kernels.lab.lowering import ARCHITECTURES
 from pallas_kernels.lab.programs import Program, programs
 
 TARGETS = Path(__file__).parent / "targets"
-ARCHITECTURES = {"h200": "sm_90a", "h100": "sm_90a", "a100": "sm_80"}
 KERNELS = ("paged_attention", "merge_splits", "write_kv", "copy_pages", "quantized_matmul")
 # Those that multiply matrices.
 PRODUCTS = ("paged_attention", "quantized_matmul", "mosaic_attention")

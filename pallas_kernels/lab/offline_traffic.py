@@ -16,7 +16,8 @@ import jax
 
 from pallas_kernels.lab.calls import COUNTED, CountedCall, calls
 from pallas_kernels.lab.launches import launches
-from pallas_kernels.lab.offline import ARCHITECTURES, build, device_of
+from pallas_kernels.lab.lowering import ARCHITECTURES
+from pallas_kernels.lab.offline import build, device_of
 from pallas_kernels.lab.programs import Program
 from pallas_kernels.lab.traffic import Traffic, count, read_code
 

@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.choice import current_target
-from pallas_kernels.mosaic.tuning import ROWS, Tile, columns, copied_rows
+from pallas_kernels.mosaic.tuning import ROWS, Tile, copied_rows
 
 Array = jax.Array
 
@@ -112,12 +112,13 @@ def launch(
     # As wide as the bytes of a row allow; both operands of a product have the same.
     swizzle = next(width for width in (128, 64, 32) if head_dim * 2 % width == 0)
     shared = partial(_shared, dtype=q.dtype, swizzle=swizzle)
-    parts = (tile.consumers, ROWS, columns(head_dim))
     scratch = {
         "queries": shared((tile.consumers, ROWS, head_dim)),
         "weights": shared((tile.consumers, ROWS, tile.keys)),
         "ring": Ring(shared(ring), shared(ring), come, come, freed, freed),
-        "partial_out": _shared(parts, dtype, swizzle) if tile.splits > 1 else None,
+        "partial_out": _shared((tile.consumers, ROWS, head_dim), dtype, swizzle)
+        if tile.splits > 1
+        else None,
         "lse_out": plgpu.SMEM((tile.consumers, ROWS), jnp.float32),
         "queries_here": plgpu.Barrier(num_barriers=tile.consumers),
         "masked": plgpu.Barrier(num_arrivals=tile.consumers),
@@ -207,7 +208,7 @@ def _kernel(
             q.at[at, head, here], mine.at[pl.ds(0, rows)], queries_here.at[warpgroup]
         )
         plgpu.barrier_wait(queries_here.at[warpgroup])
-        top, total, parts = _multiply(
+        top, total, acc = _multiply(
             queries, weights, ring, masked, span, warpgroup, score, tile, shape
         )
         some = total > 0
@@ -218,21 +219,11 @@ def _kernel(
         plgpu.copy_smem_to_gmem(
             lse_out.at[warpgroup], lse.at[split, at, head, pl.ds(warpgroup * ROWS, ROWS)]
         )
-        width = parts[0].shape[1]
-        for index, part in enumerate(parts):
-            lanes = pl.ds(index * width, width)
-            staged = mine.at[:, lanes] if partial_out is None else partial_out.at[warpgroup]
-            staged[...] = (part / _by_row(total, part.shape)).astype(out.dtype)
-            if partial_out is not None:
-                _send(staged, out.at[split, at, head, here, lanes], rows)
-        if partial_out is None:
-            _send(mine, out.at[split, at, head, here], rows)
-
-
-def _send(staged: Any, there: Any, rows: int) -> None:
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(staged.at[pl.ds(0, rows)], there)
-    plgpu.wait_smem_to_gmem(0)
+        staged = mine if partial_out is None else partial_out.at[warpgroup]
+        staged[...] = (acc / _by_row(total, acc.shape)).astype(out.dtype)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(staged.at[pl.ds(0, rows)], out.at[split, at, head, here])
+        plgpu.wait_smem_to_gmem(0)
 
 
 def _copy(
@@ -301,12 +292,11 @@ def _multiply(
     score: Score,
     tile: Tile,
     shape: Shape,
-) -> tuple[Array, Array, list[Array]]:
-    """Maximum and sum of the softmax, `[64]` in powers of two, and the sums of values in pieces of
-    columns, `[64, columns]` each.
+) -> tuple[Array, Array, Array]:
+    """Maximum and sum of the softmax, `[64]` in powers of two, and the sums of values, `[64,
+    head_dim]`.
     """
     head_dim = queries.shape[2]
-    width = columns(head_dim)
     by_row = plgpu.Layout.WGMMA.reduce(1)
 
     # The last key that each row sees.
@@ -316,7 +306,7 @@ def _multiply(
         last = last + lax.div(row, shape.group)
 
     def step(block: Array, carry: Any, *, edge: bool) -> Any:
-        top, total, *parts = carry
+        top, total, acc = carry
         stage = lax.rem(block, tile.stages)
         late = lax.shift_right_logical(block, jnp.int32(30))
         first = span.begin + block * tile.keys
@@ -359,33 +349,28 @@ def _multiply(
                 partial(_clear, ring.v.at[stage], span.end - first, masked, warpgroup, tile)
             )
 
-        def values(acc: Any, lanes: Any) -> Array:
-            plgpu.wgmma(acc, weights.at[warpgroup + late], ring.v.at[stage, :, lanes])
-            return acc[...]
+        def values(sums: Any) -> Array:
+            plgpu.wgmma(sums, weights.at[warpgroup + late], ring.v.at[stage])
+            return sums[...]
 
-        new_parts = []
-        for index, part in enumerate(parts):
-            product = partial(values, lanes=pl.ds(index * width, width))
-            new = pl.run_scoped(product, plgpu.ACC((ROWS, width), jnp.float32))
-            # Without the barrier the sums are put off until all products are in registers.
-            new = part * _by_row(keep, part.shape) + new
-            new_parts.append(lax.optimization_barrier(new))
+        new = pl.run_scoped(values, plgpu.ACC((ROWS, head_dim), jnp.float32))
+        acc = acc * _by_row(keep, acc.shape) + new
         plgpu.barrier_arrive(ring.v_free.at[stage])
-        return new_top, total, *new_parts
+        return new_top, total, acc
 
     def filled(value: float) -> Array:
         return plgpu.layout_cast(jnp.full((ROWS,), value, jnp.float32), by_row)
 
-    zeros = plgpu.layout_cast(jnp.zeros((ROWS, width), jnp.float32), plgpu.Layout.WGMMA)
-    carry: Any = (filled(_MASKED / 2), filled(0.0), *[zeros] * (head_dim // width))
+    zeros = plgpu.layout_cast(jnp.zeros((ROWS, head_dim), jnp.float32), plgpu.Layout.WGMMA)
+    carry: Any = (filled(_MASKED / 2), filled(0.0), zeros)
     # Blocks that every row sees all of come first, and need no mask.
     whole = jnp.int32(0)
     if score.window is None:
         whole = lax.div(jnp.maximum(span.first_position + 1 - span.begin, 0), tile.keys)
         whole = jnp.minimum(whole, span.blocks)
         carry = lax.fori_loop(0, whole, partial(step, edge=False), carry)
-    top, total, *parts = lax.fori_loop(whole, span.blocks, partial(step, edge=True), carry)
-    return top, total, parts
+    top, total, acc = lax.fori_loop(whole, span.blocks, partial(step, edge=True), carry)
+    return top, total, acc
 
 
 def _clear(values: Any, count: Array, masked: Any, warpgroup: Array, tile: Tile) -> None:
@@ -393,12 +378,9 @@ def _clear(values: Any, count: Array, masked: Any, warpgroup: Array, tile: Tile)
 
     @pl.when(warpgroup == 0)
     def _() -> None:
-        width = columns(values.shape[1])
-        for start in range(0, values.shape[1], width):
-            piece = values.at[:, pl.ds(start, width)]
-            content = piece[...]
-            written = _iota(content.shape, 0) < count
-            piece[...] = jnp.where(written, content, 0).astype(content.dtype)
+        content = values[...]
+        written = _iota(content.shape, 0) < count
+        values[...] = jnp.where(written, content, 0).astype(content.dtype)
         plgpu.commit_smem()
 
     if tile.consumers > 1:

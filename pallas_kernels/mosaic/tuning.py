@@ -60,25 +60,17 @@ class Config:
     def choose(cls, call: Call) -> Config:
         """Heuristic from static shapes alone, so that results never depend on a batch's content."""
         programs = min(call.num_tokens, call.num_seqs) * call.num_kv_heads
-        wide = call.head_dim > 128
         # The interpreter has a thread for each warpgroup, and may hang with more than two.
-        consumers = 1 if wide or call.target == "cpu" else 2
+        consumers = 1 if call.target == "cpu" else 2
         return cls(
             decode=Tile(
                 consumers=1,
                 keys=64,
-                stages=2 if wide else 4,
+                stages=4,
                 splits=splits_for(programs, call, _BUSY),
             ),
-            prefill=Tile(consumers, keys=64, stages=2 if wide else 4),
+            prefill=Tile(consumers, keys=64, stages=4),
         )
-
-
-def columns(head_dim: int) -> int:
-    """Columns of the output that are accumulated in one product: registers for the sums so far
-    and for the new ones must be there.
-    """
-    return head_dim if head_dim <= 128 else 64
 
 
 def copied_rows(tile: Tile, page_size: int) -> int | None:
@@ -93,7 +85,7 @@ def shared_memory(tile: Tile, head_dim: int) -> int:
     keys = 2 * tile.stages * tile.keys * head_dim * 2
     queries = tile.rows * head_dim * 2
     weights = tile.rows * tile.keys * 2
-    partial = tile.rows * columns(head_dim) * 4 if tile.splits > 1 else 0
+    partial = tile.rows * head_dim * 4 if tile.splits > 1 else 0
     lse = tile.rows * 4
     # Barriers, and scratch of the compiler's reductions.
     return keys + queries + weights + partial + lse + 4096

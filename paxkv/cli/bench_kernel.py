@@ -22,9 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, type=int, default=size, metavar="N", help=told)
     parser.add_argument("--dtype", default="bfloat16", help="default: %(default)s")
     parser.add_argument(
-        "--autotune", action="store_true", help="find the fastest tiles for these shapes, keep them"
+        "--autotune",
+        action="store_true",
+        help="find the Triton kernel's fastest tiles for these shapes, keep them",
     )
-    parser.add_argument("--backend", default="triton", help="that is tuned (default: %(default)s)")
     parser.add_argument(
         "--cache", type=Path, metavar="FILE", help="where (default: what the kernels read)"
     )
@@ -58,9 +59,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("autotune needs a GPU; on the CPU the kernels are interpreted")
     path = args.cache or tuned.cache_path()
     try:
-        found = autotune(step, path, backend=args.backend, budget=args.budget)
+        found = autotune(step, path, budget=args.budget)
     except NotImplementedError as refusal:
-        raise ValueError(f"backend={args.backend!r} cannot run this: {refusal}") from None
+        raise ValueError(f"the Triton kernel cannot run this: {refusal}") from None
     print(
         f"{found.config}\n{found.best * 1e6:.1f} µs, by default {found.default * 1e6:.1f} µs, "
         f"{found.tried} tried; kept in {path}"

@@ -136,11 +136,10 @@ class Scheduler:
     def _sort_running(self) -> tuple[list[Sequence], list[Sequence]]:
         decoding, computing = [], []
         for sequence in self.running:
-            request = sequence.request
-            if request.lockstep and sequence.held:
+            if sequence.held:
                 continue
             if sequence.in_flight:
-                if sequence.num_output < request.max_tokens:
+                if sequence.num_output < sequence.request.max_tokens:
                     decoding.append(sequence)
             elif sequence.num_remaining == 1:
                 decoding.append(sequence)

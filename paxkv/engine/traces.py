@@ -3,7 +3,7 @@
 JAX's persistent cache spares XLA's work, but its key is made of the lowered program, and tracing
 and lowering take most of a warm start. What is kept here is that program (StableHLO, as
 `jax.export` writes it), under a key that needs no tracing: the function, its static arguments, the
-shapes, and the source text of everything that can be traced.
+shapes, the source text of everything that can be traced, and the kernels' tuned sizes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import jax
 from jax import export
 
 import pallas_kernels
+from pallas_kernels import tuned
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ def trace_key(function: functools.partial[Any], args: Any, donate: tuple[int, ..
         jax.default_backend(),
         repr([_setting(name) for name in _SETTINGS]),
         _code(),
+        tuned.fingerprint(),
     ]
     if " at 0x" in parts[1]:
         raise TypeError(f"a static argument has no repr that outlives the process: {parts[1]}")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 from jax import export
 
-from pallas_kernels import copy_pages
+from pallas_kernels import copy_pages, tuned
 from paxkv.engine import compilation, traces
 from paxkv.engine.compilation import Compiler, use_persistent_cache
 from paxkv.sampling.params import SamplingParams
@@ -76,13 +76,18 @@ def test_a_second_start_traces_nothing_and_runs_the_same_programs(
     assert answers[0].prompt_logprobs == answers[1].prompt_logprobs
 
 
-def test_another_model_or_other_source_text_is_traced_anew(
+def test_another_model_other_source_text_or_tuned_tiles_are_traced_anew(
     tmp_path: Path, new_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new_process(tmp_path)
     other = new_process(tmp_path, config=replace(CONFIG, rms_norm_eps=1e-3))
     assert 0 < compiler(other).num_traced < len(compiler(other).names)
     assert new_process(tmp_path).engine.runner.compiler.num_traced == 0
+    monkeypatch.setattr(tuned, "_path", tmp_path / "tuned.json")
+    assert new_process(tmp_path).engine.runner.compiler.num_traced == 0
+    (tmp_path / "tuned.json").write_text("{}")
+    tiled = new_process(tmp_path)
+    assert compiler(tiled).num_traced == len(compiler(tiled).names)
     monkeypatch.setattr(traces, "_code", lambda: "edited")
     edited = new_process(tmp_path)
     assert compiler(edited).num_traced == len(compiler(edited).names)

@@ -10,9 +10,9 @@ import pytest
 from pallas_kernels.lab import plants
 from pallas_kernels.lab.interpreted import checks
 from pallas_kernels.lab.ladder import (
-    ARCHITECTURES,
     KERNELS,
     ONE_BYTE,
+    TARGETS,
     Results,
     climb,
     complaints,
@@ -29,7 +29,7 @@ def results():
     """As other installations leave them, without a fault."""
     compiled, moved = [], []
     for kernel, (kind, dtype, launch, splits) in (KERNELS | ONE_BYTE).items():
-        for target in ARCHITECTURES:
+        for target in TARGETS:
             row = {
                 "target": target,
                 "program": f"{kind} D128 page16 {dtype}",
@@ -74,7 +74,7 @@ def test_a_ladder_without_faults_has_a_row_for_each_target():
     found = rows()
     assert complaints(found, results().planted) == []
     assert {(row.kernel, row.target) for row in found} == {
-        (kernel, target) for kernel in KERNELS | ONE_BYTE for target in ARCHITECTURES
+        (kernel, target) for kernel in KERNELS | ONE_BYTE for target in TARGETS
     }
     by_kernel = {row.kernel: row for row in found}
     assert by_kernel["merge"].ratio == 1.01

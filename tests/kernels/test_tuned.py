@@ -105,7 +105,7 @@ def test_tuning_keeps_the_fastest_and_survives_what_does_not_compile(cache, monk
     """With a clock that says how long each configuration takes."""
     seen = []
 
-    def seconds(backend, config, inputs):
+    def seconds(config, inputs):
         tile = config.decode
         seen.append(tile)
         if tile.num_warps == 8:
