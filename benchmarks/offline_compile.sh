@@ -49,8 +49,11 @@ compile offline offline_compile --targets h200 a100 "$@"
 compile offline offline_compile_mosaic --backend mosaic --targets h200
 compile offline_traffic traffic
 compile planted planted
-rm -f "$results/lowering.json"
+rm -f "$results"/lowering*.json
 "$oldest/bin/python" -m pallas_kernels.lab lower --results "$results"
 "$newest/bin/python" -m pallas_kernels.lab lower --results "$results"
+# Mosaic GPU needs jax 0.11.
+"$venv/bin/python" -m pallas_kernels.lab lower --backend mosaic --results "$results"
+"$newest/bin/python" -m pallas_kernels.lab lower --backend mosaic --results "$results"
 "$newest/bin/python" -m pallas_kernels.lab ladder --results "$results"
 "$venv/bin/python" benchmarks/compiled_step.py --json "$results/compiled_step.json"

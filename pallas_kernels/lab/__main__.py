@@ -21,6 +21,7 @@ from pallas_kernels.lab.bench import Step, bench, chip_named
 from pallas_kernels.lab.bench import table as bench_table
 from pallas_kernels.lab.compilation import compile_kernel
 from pallas_kernels.lab.ladder import (
+    BACKENDS,
     Results,
     add_lowering,
     climb,
@@ -57,19 +58,23 @@ def main(arguments: list[str] | None = None) -> int:
     verify.add_argument("--only", default="", help="part of the names of cases")
     commands.add_parser("roofline", help="what chips could do, on paper")
     for name, told in (
-        ("lower", "lower every kernel for CUDA with this jax, into lowering.json"),
+        (
+            "lower",
+            "lower every kernel for CUDA with this jax, into the results",
+        ),
         ("ladder", "what is known of each kernel without a GPU, as a table"),
     ):
         rungs = commands.add_parser(name, help=told)
         rungs.add_argument("--results", type=Path, default=Path("benchmarks/results"))
-        rungs.add_argument("--backend", default="triton")
+        if name == "lower":
+            rungs.add_argument("--backend", default="triton", choices=BACKENDS)
     args = parser.parse_args(arguments)
     if args.command in ("bench", "compile"):
         return _of_a_step(args)
     if args.command == "lower":
         return _end(add_lowering(args.results, args.backend))
     if args.command == "ladder":
-        return climb_ladder(args.backend, args.results)
+        return climb_ladder(args.results)
     if args.command == "roofline":
         print(tables(), end="")
         return 0
@@ -96,10 +101,10 @@ def _of_a_step(args: argparse.Namespace) -> int:
     return 0 if any(entry.timing is not None for entry in entries) else 1
 
 
-def climb_ladder(backend: str, folder: Path) -> int:
+def climb_ladder(folder: Path) -> int:
     """Run what runs here, read the rest, print and write `ladder.md` and `ladder.json`."""
     results = Results.read(folder)
-    interpreted = interpret(backend, every_size(), told=partial(print, flush=True))
+    interpreted = interpret(every_size(), told=partial(print, flush=True))
     rows = list(climb(interpreted, results, every_size()))
     text = table(rows, results.planted)
     print(text, end="")

@@ -18,8 +18,11 @@ from pallas_kernels.lab.traffic import (
     attention_ideal,
     cascade_ideal,
     copy_ideal,
+    matmul_ideal,
     write_ideal,
 )
+from pallas_kernels.matmul import quantized_matmul
+from pallas_kernels.quantized_weight import QuantizedWeight
 
 # An index that nobody may follow: outside every pool here, in 32-bit arithmetic too.
 NOWHERE = 20011
@@ -147,6 +150,29 @@ def _write(backend: str, head_dim: int, page_size: int, page_dtype: str) -> Coun
 
     name = f"write {page_dtype} D{head_dim} page{page_size}"
     return CountedCall(name, write, arguments, lambda given, _: write_ideal(given))
+
+
+def matmul_calls(backend: str) -> Iterator[CountedCall]:
+    """Products with packed weights, of a decode step's few tokens."""
+    for bits in (4, 8):
+        yield _matmul(backend, bits)
+
+
+def _matmul(backend: str, bits: int) -> CountedCall:
+    num_tokens, num_out, num_in, group = 16, 1024, 2048, 128
+    per_group = (num_out, num_in // group)
+    arguments = {
+        "x": np.zeros((num_tokens, num_in), jnp.bfloat16),
+        "packed": np.zeros((num_out, num_in * bits // 8), np.uint8),
+        "scale": np.zeros(per_group, np.float16),
+        "zero": np.zeros(per_group, np.uint8),
+    }
+
+    def multiply(x: Any, packed: Any, scale: Any, zero: Any) -> Any:
+        weight = QuantizedWeight(packed, scale, zero, bits=bits)
+        return quantized_matmul(x, weight, backend=backend)
+
+    return CountedCall(f"matmul w{bits}a16", multiply, arguments, matmul_ideal, ("packed",))
 
 
 def _copy(backend: str, head_dim: int, page_size: int) -> CountedCall:

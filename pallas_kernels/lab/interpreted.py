@@ -1,4 +1,4 @@
-"""Every kernel in Pallas' interpreter at one head size and page size, against numpy.
+"""Every kernel in Pallas' interpreter against numpy, the paged ones at one head and page size.
 
 Memory that nobody may touch is guarded: pages at both ends of the pool are poison, and so is every
 cell of a block table behind a sequence's pages; it names a page far outside, which the interpreter
@@ -26,6 +26,8 @@ from pallas_kernels.api import (
 from pallas_kernels.choice import module_of
 from pallas_kernels.lab.battery import Case, Problem, build, compare
 from pallas_kernels.lab.programs import HEADS
+from pallas_kernels.matmul import quantized_matmul
+from pallas_kernels.quantized_weight import pack
 
 _FAR = 1 << 20
 # Sums over 256 dimensions are rounded more often than the battery's.
@@ -71,6 +73,45 @@ def checks(backend: str, head_dim: int, page_size: int) -> Iterator[Check]:
     for name, dtype in (("write bfloat16", jnp.bfloat16), ("write int8", jnp.int8)):
         yield Check(name, partial(_write, backend, dtype, kv, head_dim, page_size))
     yield Check("copy", partial(_copy, backend, kv, head_dim, page_size))
+
+
+def mosaic_checks(head_dim: int, page_size: int) -> Iterator[Check]:
+    """Attention in Mosaic's interpreter: few and short sequences, every program costs there."""
+    heads, kv_heads = HEADS[head_dim]
+    sizes: dict[str, Any] = {
+        "head_dim": head_dim,
+        "page_size": page_size,
+        "dtype": "bfloat16",
+        "heads": heads // kv_heads,
+        "kv_heads": 1,
+    }
+    ends = ((0, 0), (1, 1), (1, page_size + 1))
+    decode = Case("decode", ends, padding=1, **sizes)
+    mixed = Case("prefill", ((3, page_size + 2), (1, 9)), window=page_size + 1, **sizes)
+    for name, splits, case in (("v1", 1, decode), ("v2", 2, decode)):
+        config = _split("mosaic", case, splits)
+        yield Check(f"mosaic decode {name}", partial(attention, _attend("mosaic", config), case))
+    yield Check("mosaic prefill", partial(attention, _attend("mosaic"), mixed))
+
+
+def matmul_checks() -> Iterator[Check]:
+    """Products with packed weights whose last tiles are not full."""
+    for bits in (4, 8):
+        yield Check(f"matmul w{bits}a16", partial(_matmul, bits))
+
+
+def _matmul(bits: int) -> None:
+    random = np.random.default_rng(bits)
+    num_tokens, num_out, num_in, group = 5, 70, 512, 128
+    numbers = random.integers(0, 2**bits, (num_out, num_in))
+    zero = random.integers(0, 2**bits, (num_out, num_in // group))
+    scale = random.uniform(0.5, 2.0, zero.shape).astype(np.float16)
+    x = random.normal(size=(num_tokens, num_in)).astype(jnp.bfloat16)
+    weight = pack(numbers, scale, zero, bits=bits)
+    got = jax.jit(partial(quantized_matmul, backend="triton"))(x, weight)
+    factor = scale.astype(np.float64).repeat(group, 1)
+    want = x.astype(np.float64) @ ((numbers - zero.repeat(group, 1)) * factor).T
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=0.01, atol=2**bits / 16)
 
 
 def _attend(backend: str, config: Any = None) -> Callable[..., Any]:

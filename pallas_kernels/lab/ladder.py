@@ -15,36 +15,88 @@ from pathlib import Path
 from typing import Any
 
 from pallas_kernels.lab.calls import COUNTED
-from pallas_kernels.lab.interpreted import checks
+from pallas_kernels.lab.interpreted import Check, checks, matmul_checks, mosaic_checks
 from pallas_kernels.lab.lowering import ARCHITECTURES, lower_all
+from pallas_kernels.lab.offline import PRODUCTS
 from pallas_kernels.lab.programs import HEADS
+from pallas_kernels.mosaic import HEAD_DIMS as MOSAIC_HEAD_DIMS
+
+# Head size and page size; None for a kernel that knows neither.
+Size = tuple[int, int] | None
 
 PAGE_SIZES = (16, 64)
 # An H100 runs an H200's code.
 TARGETS = ("h200", "a100")
-# kernel: the program that it is compiled in, the dtype of the pages, the name of the launch, and
-# whether that splits its keys.
-KERNELS: dict[str, tuple[str, str, str, bool | None]] = {
-    "decode v1": ("decode256", "bfloat16", "paged_attention", None),
-    "decode v2": ("mixed", "bfloat16", "paged_attention", True),
-    "merge": ("mixed", "bfloat16", "merge_splits", None),
-    "prefill": ("mixed", "bfloat16", "paged_attention", False),
-    "cascade": ("cascade", "bfloat16", "paged_attention", None),
-    "write bfloat16": ("write", "bfloat16", "write_kv", None),
-    "copy": ("copy", "bfloat16", "copy_pages", None),
+BACKENDS = ("triton", "mosaic")
+
+
+def label(size: Size) -> str:
+    """As names of programs and calls have it."""
+    return "" if size is None else f"D{size[0]} page{size[1]}"
+
+
+def _sizes(head_dims: Iterable[int]) -> tuple[Size, ...]:
+    return tuple((head_dim, page_size) for head_dim in head_dims for page_size in PAGE_SIZES)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A row of the ladder for each size and target.
+
+    program: what it is compiled in; `{}` stands for the size. launch: its name there. splits:
+    whether that launch splits its keys; None for any. checked_as: the call whose answers and
+    bytes are looked at, where it is a part of one. counted: whether its bytes can be counted.
+    """
+
+    name: str
+    program: str
+    launch: str
+    splits: bool | None = None
+    checked_as: str = ""
+    backend: str = "triton"
+    sizes: tuple[Size, ...] = _sizes(HEADS)
+    targets: tuple[str, ...] = TARGETS
+    counted: bool = True
+
+    @property
+    def call(self) -> str:
+        return self.checked_as or self.name
+
+    def is_counted(self, size: Size) -> bool:
+        """At that size."""
+        return self.counted and (size is None or size[0] in COUNTED)
+
+
+_ONE: tuple[Size, ...] = ((128, 16),)
+_MOSAIC: dict[str, Any] = {
+    "launch": "mosaic_attention",
+    "backend": "mosaic",
+    "sizes": _sizes(MOSAIC_HEAD_DIMS),
+    "targets": ("h200",),
+    # The interpreter of PTX knows no TMA.
+    "counted": False,
 }
-# Only at one size.
-ONE_BYTE: dict[str, tuple[str, str, str, bool | None]] = {
-    "decode v1 int8": ("decode256", "int8", "paged_attention", None),
-    "write int8": ("write", "int8", "write_kv", None),
-}
-# Runs inside another's call.
-_PART_OF = {"merge": "decode v2"}
+KERNELS = (
+    Kernel("decode v1", "decode256 {} bfloat16", "paged_attention"),
+    Kernel("decode v2", "mixed {} bfloat16", "paged_attention", splits=True),
+    Kernel("merge", "mixed {} bfloat16", "merge_splits", checked_as="decode v2"),
+    Kernel("prefill", "mixed {} bfloat16", "paged_attention", splits=False),
+    Kernel("cascade", "cascade {} bfloat16", "paged_attention"),
+    Kernel("write bfloat16", "write {} bfloat16", "write_kv"),
+    Kernel("copy", "copy {} bfloat16", "copy_pages"),
+    Kernel("decode v1 int8", "decode256 {} int8", "paged_attention", sizes=_ONE),
+    Kernel("write int8", "write {} int8", "write_kv", sizes=_ONE),
+    Kernel("matmul w4a16", "matmul w4a16 16 tokens", "quantized_matmul", sizes=(None,)),
+    Kernel("matmul w8a16", "matmul w8a16 16 tokens", "quantized_matmul", sizes=(None,)),
+    Kernel("mosaic decode v1", "decode256 {} bfloat16", **_MOSAIC),
+    Kernel("mosaic decode v2", "mixed {} bfloat16", splits=True, **_MOSAIC),
+    Kernel("mosaic prefill", "mixed {} bfloat16", splits=False, **_MOSAIC),
+)
 
 
 @dataclass(frozen=True)
 class Rungs:
-    """One kernel at one head size and page size on one target. Empty strings are good.
+    """One kernel at one size on one target. Empty strings are good.
 
     interpreted: what was wrong with its answers. lowered: versions of jax. registers: per thread,
     most of its launches. shared_memory: bytes. tensor: instruction of its products. ratio,
@@ -52,8 +104,7 @@ class Rungs:
     """
 
     kernel: str
-    head_dim: int
-    page_size: int
+    size: Size
     target: str
     interpreted: str
     lowered: tuple[str, ...]
@@ -71,95 +122,96 @@ class Rungs:
 
 @dataclass(frozen=True)
 class Results:
-    """What other installations found: lists of rows as they stand in the JSON files."""
+    """What other installations found, as rows of JSON; of each back end where it says so."""
 
-    lowered: dict[str, list[dict[str, Any]]]
-    compiled: list[dict[str, Any]]
+    lowered: dict[str, dict[str, list[dict[str, Any]]]]
+    compiled: dict[str, list[dict[str, Any]]]
     traffic: list[dict[str, Any]]
     planted: list[dict[str, Any]]
 
     @classmethod
     def read(cls, folder: Path) -> Results:
-        """From `lowering.json`, `offline_compile.json`, `traffic.json` and `planted.json`."""
+        """From the files of `benchmarks/offline_compile.sh`."""
 
         def load(name: str) -> Any:
             return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
         return cls(
-            load("lowering"),
-            load("offline_compile")["rows"],
+            {backend: load(_file("lowering", backend)) for backend in BACKENDS},
+            {backend: load(_file("offline_compile", backend))["rows"] for backend in BACKENDS},
             load("traffic")["rows"],
             load("planted"),
         )
+
+
+def _file(what: str, backend: str) -> str:
+    return what if backend == "triton" else f"{what}_{backend}"
 
 
 def add_lowering(folder: Path, backend: str) -> list[str]:
     """Lower everything with this jax, add it to `lowering.json`; what did not lower."""
     import jax
 
-    path = folder / "lowering.json"
+    path = folder / f"{_file('lowering', backend)}.json"
     held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    found = lower_all(list(TARGETS), backend)
+    targets = sorted({x for kernel in KERNELS if kernel.backend == backend for x in kernel.targets})
+    found = lower_all(targets, backend)
     held[jax.__version__] = [asdict(row) for row in found]
     path.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
     return [f"{row.target}, {row.program}: {row.error}" for row in found if row.error]
 
 
-def interpret(
-    backend: str, sizes: Iterable[tuple[int, int]], told: Callable[[str], None] = print
-) -> dict[tuple[str, int, int], str]:
-    """Rungs (a) and (e) by kernel, head size and page size: what was wrong, empty for nothing."""
+Answers = dict[tuple[str, Size], str]
+
+
+def checks_at(size: Size) -> Iterator[Check]:
+    """What is run in the interpreter at one size."""
+    if size is None:
+        yield from matmul_checks()
+        return
+    yield from checks("triton", *size)
+    if size[0] in MOSAIC_HEAD_DIMS:
+        yield from mosaic_checks(*size)
+
+
+def interpret(sizes: Iterable[Size], told: Callable[[str], None] = print) -> Answers:
+    """Rungs (a) and (e) by kernel and size: what was wrong, empty for nothing."""
     found = {}
-    for head_dim, page_size in sizes:
-        for check in checks(backend, head_dim, page_size):
+    for size in sizes:
+        for check in checks_at(size):
             try:
                 check.run()
                 wrong = ""
             except Exception as error:
                 lines = str(error).strip().splitlines() or [""]
                 wrong = f"{type(error).__name__}: {lines[0]}"
-            found[check.kernel, head_dim, page_size] = wrong
-            told(f"{check.kernel} D{head_dim} page{page_size}: {wrong or 'as numpy has it'}")
+            found[check.kernel, size] = wrong
+            told(f"{check.kernel} {label(size)}: {wrong or 'as numpy has it'}")
     return found
 
 
-def climb(
-    interpreted: dict[tuple[str, int, int], str],
-    results: Results,
-    sizes: Iterable[tuple[int, int]],
-) -> Iterator[Rungs]:
+def climb(answers: Answers, results: Results, sizes: Iterable[Size]) -> Iterator[Rungs]:
     """A row for each kernel, size and target."""
-    for head_dim, page_size in sizes:
-        kernels = KERNELS | (ONE_BYTE if (head_dim, page_size) == (128, 16) else {})
-        for kernel in kernels:
-            for target in TARGETS:
-                size = (head_dim, page_size)
-                yield _row(kernels[kernel], kernel, size, target, interpreted, results)
+    for size in sizes:
+        for kernel in KERNELS:
+            if size in kernel.sizes:
+                for target in kernel.targets:
+                    yield _row(kernel, size, target, answers, results)
 
 
-def _row(
-    where: tuple[str, str, str, bool | None],
-    kernel: str,
-    sizes: tuple[int, int],
-    target: str,
-    interpreted: dict[tuple[str, int, int], str],
-    results: Results,
-) -> Rungs:
-    kind, dtype, launch, splits = where
-    head_dim, page_size = sizes
-    size = f"D{head_dim} page{page_size}"
-    program = f"{kind} {size} {dtype}"
-    whole = _PART_OF.get(kernel, kernel)
+def _row(kernel: Kernel, size: Size, target: str, answers: Answers, results: Results) -> Rungs:
+    program = kernel.program.format(label(size))
     compiled = [
         row
-        for row in results.compiled
+        for row in results.compiled[kernel.backend]
         if (row["target"], row["program"]) == (target, program)
-        and row["kernel"].partition("__")[0] == launch
-        and (splits is None or (row["grid"].split(",")[2].strip() != "1") == splits)
+        and row["kernel"].partition("__")[0] == kernel.launch
+        and kernel.splits in (None, row["grid"].split(",")[2].strip() != "1")
     ]
+    versions = results.lowered[kernel.backend]
     lowered = tuple(
         version
-        for version, rows in results.lowered.items()
+        for version, rows in versions.items()
         if any(
             (row["target"], row["program"], row["error"]) == (target, program, "") for row in rows
         )
@@ -167,30 +219,26 @@ def _row(
     moved = [
         row
         for row in results.traffic
-        if ARCHITECTURES[row["target"]] == ARCHITECTURES[target]
-        and row["call"] == f"{whole} {size}"
+        if kernel.counted
+        and ARCHITECTURES[row["target"]] == ARCHITECTURES[target]
+        and row["call"] == f"{kernel.call} {label(size)}".strip()
     ]
     outside = [x for row in moved for x in row["complaints"] if " bytes at " in x]
-    wrong = interpreted.get((whole, head_dim, page_size), "not run")
+    wrong = answers.get((kernel.call, size), "not run")
     faults = [f"(a), (e): {wrong}"] if wrong else []
-    faults += [
-        f"(b): not lowered on jax {version}"
-        for version in results.lowered
-        if version not in lowered
-    ]
-    faults += [] if len(results.lowered) > 1 else ["(b): lowered on one version of jax alone"]
+    faults += [f"(b): not lowered on jax {x}" for x in versions if x not in lowered]
+    faults += [] if len(versions) > 1 else ["(b): lowered on one version of jax alone"]
     faults += [] if compiled else ["(c): not compiled"]
     for row in compiled:
         faults += [f"(c): {row['spills']} bytes of spills"] if row["spills"] else []
-        if launch == "paged_attention" and not ((row["wgmma"] or row["mma"]) and row["async_copy"]):
+        if kernel.launch in PRODUCTS and not (_tensor([row]) and _copies(row)):
             faults.append("(c): no tensor cores or no asynchronous copies")
-    if head_dim in COUNTED and not moved:
+    if kernel.is_counted(size) and not moved:
         faults.append("(d): not counted")
     faults += [f"(d): {x}" for row in moved for x in row["complaints"]]
     return Rungs(
-        kernel=kernel,
-        head_dim=head_dim,
-        page_size=page_size,
+        kernel=kernel.name,
+        size=size,
         target=target,
         interpreted=wrong,
         lowered=lowered,
@@ -199,12 +247,16 @@ def _row(
         shared_memory=max((row["shared_memory"] for row in compiled), default=0),
         occupancy=min((row["occupancy"] for row in compiled), default=0.0),
         tensor=_tensor(compiled),
-        async_copies=sum(row["async_copy"] for row in compiled),
+        async_copies=sum(map(_copies, compiled)),
         ratio=moved[0]["ratio"] if moved else 0.0,
         pages_ratio=moved[0]["pages_ratio"] if moved else 0.0,
         outside="; ".join(outside),
         faults=tuple(faults),
     )
+
+
+def _copies(row: dict[str, Any]) -> int:
+    return int(row["async_copy"] + row.get("tma_load", 0))
 
 
 def _tensor(compiled: list[dict[str, Any]]) -> str:
@@ -214,13 +266,12 @@ def _tensor(compiled: list[dict[str, Any]]) -> str:
 
 def table(rows: list[Rungs], planted: list[dict[str, Any]]) -> str:
     """Markdown."""
-    versions = sorted({version for row in rows for version in row.lowered})
     lines = [
         "Each kernel at each head size and page size, without a GPU. (a): its answers in the "
-        "interpreter against numpy. (b): lowered for CUDA by "
-        f"jax {' and '.join(versions)}. (c): registers a thread, bytes of spills, KiB of shared "
-        "memory, occupancy, tensor-core instruction, asynchronous copies. (d): bytes asked for, as "
-        "multiples of what the call must move, all and of pages alone, at two head sizes. (e): "
+        "interpreter against numpy. (b): versions of jax that lower it for CUDA. (c): registers a "
+        "thread, bytes of spills, KiB of shared memory, occupancy, tensor-core instruction, "
+        "asynchronous copies. (d): bytes asked for, as multiples of what the call must move, all "
+        "and of pages (or packed weights) alone; of the Triton kernels, at two head sizes. (e): "
         "inside its arrays, in the interpreter between guard pages and in PTX. Nothing here ran "
         "on a GPU.",
         "",
@@ -231,11 +282,10 @@ def table(rows: list[Rungs], planted: list[dict[str, Any]]) -> str:
     for row in rows:
         cells = (
             row.kernel,
-            row.head_dim,
-            row.page_size,
+            *(row.size or ("–", "–")),
             row.target,
             "no" if row.interpreted else "yes",
-            f"{len(row.lowered)} of {len(versions)}",
+            ", ".join(row.lowered) or "none",
             row.registers,
             row.spills,
             round(row.shared_memory / 1024, 1),
@@ -255,7 +305,7 @@ def table(rows: list[Rungs], planted: list[dict[str, Any]]) -> str:
 def complaints(rows: list[Rungs], planted: list[dict[str, Any]]) -> list[str]:
     """What should not be."""
     found = [
-        f"{row.kernel} D{row.head_dim} page{row.page_size} {row.target}: {fault}"
+        " ".join(filter(None, (row.kernel, label(row.size), row.target))) + f": {fault}"
         for row in rows
         for fault in row.faults
     ]
@@ -264,6 +314,6 @@ def complaints(rows: list[Rungs], planted: list[dict[str, Any]]) -> list[str]:
     return found + [f"({rung}) has no planted bug" for rung in sorted(missing)]
 
 
-def every_size() -> list[tuple[int, int]]:
-    """Head sizes and page sizes."""
-    return [(head_dim, page_size) for head_dim in HEADS for page_size in PAGE_SIZES]
+def every_size() -> list[Size]:
+    """Of all kernels."""
+    return list(dict.fromkeys(size for kernel in KERNELS for size in kernel.sizes))

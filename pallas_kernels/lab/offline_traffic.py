@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 import jax
 
-from pallas_kernels.lab.calls import COUNTED, CountedCall, calls
+from pallas_kernels.lab.calls import COUNTED, CountedCall, calls, matmul_calls
 from pallas_kernels.lab.launches import launches
 from pallas_kernels.lab.lowering import ARCHITECTURES
 from pallas_kernels.lab.offline import build, device_of
@@ -67,8 +69,8 @@ def table(rows: list[TrafficRow]) -> str:
     """Markdown."""
     lines = [
         "Bytes that the compiled kernels ask for, counted from their PTX, as multiples of what the "
-        "call must move; then the bytes of pages alone, the bytes of pages touched at all, and all "
-        "bytes in the sectors of 32 that memory moves.",
+        "call must move; then those of pages (or packed weights) alone, those touched at all, and "
+        "all bytes in the sectors of 32 that memory moves.",
         "",
         "| target | call | MB | all | pages | touched | in sectors |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -81,6 +83,13 @@ def table(rows: list[TrafficRow]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def every_call(backend: str) -> Iterator[CountedCall]:
+    """At every size."""
+    for head_dim, page_size in product(COUNTED, PAGE_SIZES):
+        yield from calls(backend, head_dim, page_size)
+    yield from matmul_calls(backend)
+
+
 def main() -> int:
     """Write table and JSON; 1 if a call moves too much or leaves an array."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -91,16 +100,13 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the names of calls")
     args = parser.parse_args()
     rows, faults = [], []
-    for target in args.targets:
-        for head_dim in COUNTED:
-            for page_size in PAGE_SIZES:
-                for call in calls(args.backend, head_dim, page_size):
-                    if args.only not in call.name:
-                        continue
-                    row = row_of(target, call.name, measure(target, call, args.dump))
-                    rows.append(row)
-                    faults += [f"{target}, {call.name}: {told}" for told in row.complaints]
-                    print(*asdict(row).values(), flush=True)
+    for target, call in product(args.targets, every_call(args.backend)):
+        if args.only not in call.name:
+            continue
+        row = row_of(target, call.name, measure(target, call, args.dump))
+        rows.append(row)
+        faults += [f"{target}, {call.name}: {told}" for told in row.complaints]
+        print(*asdict(row).values(), flush=True)
     heading = f"jax {jax.__version__}, back end {args.backend}\n\n"
     args.out.with_suffix(".md").write_text(heading + table(rows), encoding="utf-8")
     found = {"jax": jax.__version__, "rows": [asdict(row) for row in rows]}

@@ -251,3 +251,16 @@ def copy_ideal(arguments: dict[str, np.ndarray]) -> Ideal:
     pages, pairs = arguments["pages"], int(arguments["count"])
     size = pairs * int(np.prod(pages.shape[1:])) * pages.dtype.itemsize
     return Ideal(2 * size, size, 2 * size, size)
+
+
+def matmul_ideal(arguments: dict[str, np.ndarray], launched: Sequence[Launch]) -> Ideal:
+    """What a product with packed weights must move: each program its weights and its tokens, and
+    the sums of each share of the inputs.
+    """
+    (launch,) = launched
+    output_tiles, token_tiles, _ = launch.grid
+    packed, x = arguments["packed"], arguments["x"]
+    weights = sum(arguments[name].nbytes for name in ("packed", "scale", "zero"))
+    out = launch.operands[-1].nbytes
+    total = weights * token_tiles + x.nbytes * output_tiles + out
+    return Ideal(total, packed.nbytes * token_tiles, packed.nbytes)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from paxkv.engine.traces import TraceStore, trace_key, traced
+from paxkv.engine.traces import TraceStore, surroundings, trace_key, traced
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,10 @@ class Program(NamedTuple):
     results: Any
 
 
+# Programs of this process's engines by last use, so that one like another compiles nothing. The
+# oldest are dropped, unless an engine still has them.
 _shared: dict[Hashable, Program] = {}
+MAX_SHARED = 256
 
 
 class Compiler:
@@ -64,13 +67,15 @@ class Compiler:
         start = time.perf_counter()
         shapes = jax.tree.map(_shape, args())
         leaves, structure = jax.tree.flatten(shapes)
-        key = (function.func, tuple(function.keywords.items()), tuple(leaves), structure, donate)
-        if key not in _shared:
-            _shared[key] = self._make(function, shapes, donate)
-        self._programs[name] = _shared[key]
+        static = tuple(function.keywords.items())
+        key = (function.func, static, tuple(leaves), structure, donate, surroundings())
+        program = _shared.pop(key, None) or self._make(function, shapes, donate)
+        _shared[key] = self._programs[name] = program
+        while len(_shared) > MAX_SHARED:
+            del _shared[next(iter(_shared))]
         self.seconds += time.perf_counter() - start
         logger.debug("%s ready in %.1f s", name, time.perf_counter() - start)
-        return self._programs[name].executable
+        return program.executable
 
     def _make(self, function: partial[Any], args: Any, donate: tuple[int, ...]) -> Program:
         call = self._kept(function, args, donate)

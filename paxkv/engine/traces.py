@@ -13,7 +13,7 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +100,17 @@ def trace_key(function: functools.partial[Any], args: Any, donate: tuple[int, ..
         str(structure),
         repr(donate),
         jax.default_backend(),
-        repr([_setting(name) for name in _SETTINGS]),
+        repr(surroundings()),
         _code(),
-        tuned.fingerprint(),
     ]
     if " at 0x" in parts[1]:
         raise TypeError(f"a static argument has no repr that outlives the process: {parts[1]}")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def surroundings() -> tuple[Hashable, ...]:
+    """What a trace depends on besides its function and arguments and that a process can change."""
+    return (*(_setting(name) for name in _SETTINGS), tuned.fingerprint())
 
 
 def _setting(name: str) -> Any:

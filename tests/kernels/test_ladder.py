@@ -10,13 +10,15 @@ import pytest
 from pallas_kernels.lab import plants
 from pallas_kernels.lab.interpreted import checks
 from pallas_kernels.lab.ladder import (
+    BACKENDS,
     KERNELS,
-    ONE_BYTE,
-    TARGETS,
     Results,
+    checks_at,
     climb,
     complaints,
+    every_size,
     interpret,
+    label,
     table,
 )
 from pallas_kernels.lab.planted import light
@@ -27,36 +29,43 @@ ONE = [(128, 16)]
 @cache
 def results():
     """As other installations leave them, without a fault."""
-    compiled, moved = [], []
-    for kernel, (kind, dtype, launch, splits) in (KERNELS | ONE_BYTE).items():
-        for target in TARGETS:
-            row = {
-                "target": target,
-                "program": f"{kind} D128 page16 {dtype}",
-                "kernel": launch,
-                "grid": "8, 8, 4" if splits else "8, 8, 1",
-                "registers": 96,
-                "spills": 0,
-                "shared_memory": 2048,
-                "occupancy": 0.25,
-                "mma": 32,
-                "wgmma": 0,
-                "async_copy": 35,
-            }
-            compiled.append(row)
-            call = {"target": target, "call": f"{kernel} D128 page16", "complaints": []}
-            moved.append(call | {"ratio": 1.01, "pages_ratio": 1.0})
-    lowered = [
-        {"target": row["target"], "program": row["program"], "error": ""} for row in compiled
-    ]
+    compiled, moved = {backend: [] for backend in BACKENDS}, []
+    for kernel in KERNELS:
+        for size in set(kernel.sizes) & {*ONE, None}:
+            for target in kernel.targets:
+                row = {
+                    "target": target,
+                    "program": kernel.program.format(label(size)),
+                    "kernel": kernel.launch,
+                    "grid": "8, 8, 4" if kernel.splits else "8, 8, 1",
+                    "registers": 96,
+                    "spills": 0,
+                    "shared_memory": 2048,
+                    "occupancy": 0.25,
+                    "mma": 32,
+                    "wgmma": 0,
+                    "async_copy": 35,
+                }
+                compiled[kernel.backend].append(row)
+                call = f"{kernel.name} {label(size)}".strip()
+                call = {"target": target, "call": call, "complaints": []}
+                moved.append(call | {"ratio": 1.01, "pages_ratio": 1.0})
+    lowered = {
+        backend: {
+            version: [
+                {"target": row["target"], "program": row["program"], "error": ""} for row in rows
+            ]
+            for version in ("0.10.2", "0.12.0")
+        }
+        for backend, rows in compiled.items()
+    }
     planted = [{"rung": rung, "plant": "p", "told": "seen"} for rung in "abcde"]
-    return Results({"0.10.2": lowered, "0.12.0": lowered}, compiled, moved, planted)
+    return Results(lowered, compiled, moved, planted)
 
 
 def rows(found=None, sizes=ONE, wrong=None):
-    names = [*KERNELS, "decode v1 int8", "write int8"]
-    interpreted = {(name, *size): "" for name in names for size in sizes} | (wrong or {})
-    return list(climb(interpreted, found or results(), sizes))
+    answers = {(kernel.call, size): "" for kernel in KERNELS for size in sizes} | (wrong or {})
+    return list(climb(answers, found or results(), sizes))
 
 
 def test_each_rung_without_a_compiler_sees_its_bug():
@@ -71,33 +80,49 @@ def test_a_plant_that_no_longer_fits_is_said():
 
 
 def test_a_ladder_without_faults_has_a_row_for_each_target():
-    found = rows()
+    found = rows(sizes=[*ONE, None])
     assert complaints(found, results().planted) == []
-    assert {(row.kernel, row.target) for row in found} == {
-        (kernel, target) for kernel in KERNELS | ONE_BYTE for target in TARGETS
-    }
+    assert [(row.kernel, row.target) for row in found if row.size] == [
+        (kernel.name, target)
+        for kernel in KERNELS
+        if kernel.sizes != (None,)
+        for target in kernel.targets
+    ]
     by_kernel = {row.kernel: row for row in found}
     assert by_kernel["merge"].ratio == 1.01
+    assert by_kernel["mosaic prefill"].ratio == 0
     text = table(found, results().planted)
-    assert (
-        "| decode v2 | 128 | 16 | h200 | yes | 2 of 2 | 96 | 0 | 2.0 | 25% | mma.sync | 35 |"
-        in text
-    )
+    compiled = "0.10.2, 0.12.0 | 96 | 0 | 2.0 | 25% | mma.sync | 35 | 1.010 | 1.000 | yes |"
+    assert f"| decode v2 | 128 | 16 | h200 | yes | {compiled}" in text
+    assert f"| matmul w4a16 | – | – | a100 | yes | {compiled}" in text
     # A head size whose traffic is not counted needs none.
     other = rows(sizes=[(80, 16)])
     assert not any("(d)" in fault for row in other for fault in row.faults)
     assert all("(c): not compiled" in row.faults for row in other)
 
 
+def test_every_kernel_has_checks_at_every_size():
+    wanted = {(kernel.call, size) for kernel in KERNELS for size in kernel.sizes}
+    made = {(check.kernel, size) for size in every_size() for check in checks_at(size)}
+    assert wanted - made == set()
+
+
 def changed(name, **values):
     """Results of which one row, the first of the kernel `name`, is another."""
-    lists = {"compiled": list(results().compiled), "traffic": list(results().traffic)}
-    which = "compiled" if "spills" in values or "mma" in values else "traffic"
-    at = next(
-        i for i, row in enumerate(lists[which]) if row.get("program", row.get("call")) == name
-    )
-    lists[which][at] = lists[which][at] | values
-    return replace(results(), **lists)
+    found = results()
+    if "spills" in values or "mma" in values:
+        held = list(found.compiled["triton"])
+    else:
+        held = list(found.traffic)
+    at = next(i for i, row in enumerate(held) if row.get("program", row.get("call")) == name)
+    held[at] = held[at] | values
+    if held[at].get("program"):
+        return replace(found, compiled=found.compiled | {"triton": held})
+    return replace(found, traffic=held)
+
+
+def lowered_by(versions):
+    return replace(results(), lowered=results().lowered | {"triton": versions})
 
 
 @pytest.mark.parametrize(
@@ -109,14 +134,17 @@ def changed(name, **values):
             lambda: changed("decode v1 D128 page16", complaints=["bytes of pages are 1.50"]),
             r"\(d\): bytes of pages are 1\.50",
         ),
-        (lambda: replace(results(), compiled=[]), r"\(c\): not compiled"),
+        (
+            lambda: replace(results(), compiled=dict.fromkeys(BACKENDS, ())),
+            r"mosaic prefill D128 page16 h200: \(c\): not compiled",
+        ),
         (lambda: replace(results(), traffic=[]), r"\(d\): not counted"),
         (
-            lambda: replace(results(), lowered=dict(list(results().lowered.items())[:1])),
+            lambda: lowered_by(dict(list(results().lowered["triton"].items())[:1])),
             "on one version of jax alone",
         ),
         (
-            lambda: replace(results(), lowered={**results().lowered, "0.9.9": []}),
+            lambda: lowered_by(results().lowered["triton"] | {"0.9.9": []}),
             r"\(b\): not lowered on jax 0\.9\.9",
         ),
     ],
@@ -129,7 +157,7 @@ def test_a_rung_that_breaks_is_said(found, told):
 
 
 def test_wrong_answers_and_missing_plants_are_said():
-    key = ("prefill", 128, 16)
+    key = ("prefill", (128, 16))
     found = complaints(rows(wrong={key: "AssertionError: far off"}), [])
     assert any("prefill D128 page16 h200: (a), (e): AssertionError: far off" in x for x in found)
     assert "(d) has no planted bug" in found
@@ -150,11 +178,11 @@ def test_writing_and_copying_are_checked(monkeypatch):
 
     monkeypatch.setattr(interpreted, "copy_pages", nothing)
     monkeypatch.setattr(
-        "pallas_kernels.lab.ladder.checks",
-        lambda *size: [x for x in checks(*size) if x.kernel == "copy"],
+        "pallas_kernels.lab.ladder.checks_at",
+        lambda size: [x for x in checks("triton", *size) if x.kernel == "copy"],
     )
     told: list[str] = []
-    found = interpret("triton", [(64, 16)], told=told.append)
-    assert "AssertionError" in found["copy", 64, 16]
+    found = interpret([(64, 16)], told=told.append)
+    assert "AssertionError" in found["copy", (64, 16)]
     assert told
     assert told[0].startswith("copy D64 page16: AssertionError")
