@@ -91,8 +91,7 @@ def pack(
 
     Raises ValueError if the sizes do not fit, or a number or zero is out of range.
     """
-    if bits not in (4, 8):
-        raise ValueError(f"bits={bits} must be 4 or 8")
+    _check_bits(bits)
     (num_out, num_in), num_groups = numbers.shape, scale.shape[1]
     if num_in % num_groups or scale.shape != zero.shape or len(scale) != num_out:
         raise ValueError(
@@ -144,6 +143,8 @@ def from_gptq(
     scales: np.ndarray,
     g_idx: np.ndarray | None = None,
     *,
+    group: int,
+    symmetric: bool,
     bits: int = 4,
     zeros_minus_one: bool = True,
 ) -> QuantizedWeight:
@@ -154,39 +155,50 @@ def from_gptq(
         qzeros: int32 `[num_groups, num_out * bits / 32]`; along the outputs, lowest bits first.
         scales: `[num_groups, num_out]`.
         g_idx: int32 `[num_in]`, the group of each input (act-order); by default consecutive.
+        group, symmetric: the checkpoint's `group_size` (-1 is all inputs) and `sym`.
         zeros_minus_one: whether `qzeros` holds one less than the zero (format "gptq"; not so in
-            "gptq_v2").
+            "gptq_v2"). In "gptq" a zero of 0 is stored as the largest number.
 
     Raises:
-        ValueError: sizes that do not fit, or groups of unequal size.
+        ValueError: sizes that do not fit, groups of unequal size, or symmetric weights whose zero
+            is not the middle: `zeros_minus_one` is then not what the file was made with.
     """
+    _check_bits(bits)
     numbers = _unpacked(qweight.T, bits)
-    zero = _unpacked(qzeros, bits).T + int(zeros_minus_one)
+    _check_groups(numbers.shape[1], len(scales), group)
+    zero = _unpacked(qzeros, bits).T
+    if zeros_minus_one:
+        zero = (zero + 1) & (2**bits - 1)
+    middle = 1 << (bits - 1)
+    if symmetric and (zero != middle).any():
+        found = ", ".join(map(str, np.unique(zero)[:4]))
+        raise ValueError(
+            f"zeros_minus_one={zeros_minus_one} gives the zeros {found}, but symmetric weights of "
+            f"{bits} bits have {middle}: the file's format is not what it says"
+        )
     order = None
     if g_idx is not None:
-        num_groups, num_in = len(scales), len(g_idx)
-        order = np.argsort(g_idx, kind="stable")
-        if (
-            num_in % num_groups
-            or (
-                np.asarray(g_idx)[order] != np.repeat(np.arange(num_groups), num_in // num_groups)
-            ).any()
-        ):
-            raise ValueError(f"g_idx must put {num_in} inputs into {num_groups} groups of one size")
+        order = _order(np.asarray(g_idx), numbers.shape[1], len(scales))
         numbers = numbers[:, order]
-        if (order == np.arange(num_in)).all():
+        if (order == np.arange(len(order))).all():
             order = None
     return pack(numbers, scales.T, zero, bits=bits, order=order)
 
 
-def from_awq(qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray) -> QuantizedWeight:
+def from_awq(
+    qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray, *, group: int
+) -> QuantizedWeight:
     """AWQ's arrays ("gemm" version, 4 bits).
 
     Args:
         qweight: int32 `[num_in, num_out / 8]`; numbers along the outputs, in AWQ's order of eight.
         qzeros: int32 `[num_groups, num_out / 8]`, the same.
         scales: `[num_groups, num_out]`.
+        group: the checkpoint's `group_size`; -1 is all inputs.
+
+    Raises ValueError if the sizes do not fit.
     """
+    _check_groups(len(qweight), len(scales), group)
     place = np.argsort(_AWQ_ORDER)
 
     def columns(words: np.ndarray) -> np.ndarray:
@@ -194,6 +206,30 @@ def from_awq(qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray) -> Qua
         return mixed.reshape(len(words), -1, 8)[:, :, place].reshape(mixed.shape).T
 
     return pack(columns(qweight), scales.T, columns(qzeros))
+
+
+def _check_bits(bits: int) -> None:
+    if bits not in (4, 8):
+        raise ValueError(f"bits={bits} must be 4 or 8")
+
+
+def _check_groups(num_in: int, num_groups: int, group: int) -> None:
+    """As many groups as `group` says, none of them smaller than the others."""
+    size = num_in if group == -1 else group
+    if size < 1 or num_in % size or num_in // size != num_groups:
+        raise ValueError(
+            f"group={group} does not fit {num_in} inputs with {num_groups} rows of scales: it must "
+            "be -1 (one row) or divide the inputs into as many groups as there are rows"
+        )
+
+
+def _order(g_idx: np.ndarray, num_in: int, num_groups: int) -> np.ndarray:
+    """The inputs sorted by group."""
+    order = np.argsort(g_idx, kind="stable")
+    groups = np.repeat(np.arange(num_groups), num_in // num_groups)
+    if g_idx.shape != (num_in,) or (g_idx[order] != groups).any():
+        raise ValueError(f"g_idx must put {num_in} inputs into {num_groups} groups of one size")
+    return order
 
 
 def _unpacked(words: np.ndarray, bits: int) -> np.ndarray:
