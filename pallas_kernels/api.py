@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from pallas_kernels import xla
 from pallas_kernels.choice import Call, choose, module_of
-from pallas_kernels.quantise import quantise
 
 Array = jax.Array
 
@@ -159,21 +158,20 @@ def write_kv(
 
     Returns:
         The pages, and the factors where given.
+
+    Raises ValueError if shapes do not fit together.
     """
-    if (k_scale is None) != (v_scale is None):
-        raise ValueError("k_scale and v_scale must both be given, or neither")
-    if backend in _ATTENTION_ONLY:
-        if k_scale is None or v_scale is None:
-            return xla.write_kv(k_pages, v_pages, k, v, slot_mapping)
-        k, k_factor = quantise(k, k_pages.dtype)
-        v, v_factor = quantise(v, v_pages.dtype)
-        page, offset = jnp.divmod(slot_mapping, k_scale.shape[1])
-        return (
-            *xla.write_kv(k_pages, v_pages, k, v, slot_mapping),
-            k_scale.at[page, offset].set(k_factor, mode="promise_in_bounds"),
-            v_scale.at[page, offset].set(v_factor, mode="promise_in_bounds"),
-        )
-    return module_of(backend).write_kv(k_pages, v_pages, k, v, slot_mapping, k_scale, v_scale)
+    _check_factors(v_pages, k_scale, v_scale)
+    _, num_kv_heads, _, head_dim = v_pages.shape
+    want = (slot_mapping.shape[0], num_kv_heads, head_dim)
+    for name, new in (("k", k), ("v", v)):
+        if new.shape != want:
+            raise ValueError(
+                f"{name} must be [num_tokens, num_kv_heads, head_dim] = {want} for slot_mapping "
+                f"{slot_mapping.shape} and pages {v_pages.shape}, got {new.shape}"
+            )
+    module = xla if backend in _ATTENTION_ONLY else module_of(backend)
+    return module.write_kv(k_pages, v_pages, k, v, slot_mapping, k_scale, v_scale)
 
 
 def copy_pages(
@@ -304,6 +302,10 @@ def _check_options(
         raise ValueError(f"softcap={softcap} must be above 0")
     if sinks is not None and sinks.shape != (q.shape[1],):
         raise ValueError(f"sinks must be [num_heads] = [{q.shape[1]}], got {sinks.shape}")
+    _check_factors(v_pages, k_scale, v_scale)
+
+
+def _check_factors(v_pages: Array, k_scale: Array | None, v_scale: Array | None) -> None:
     if (k_scale is None) != (v_scale is None):
         raise ValueError("k_scale and v_scale must both be given, or neither")
     num_pages, num_kv_heads, page_size, _ = v_pages.shape

@@ -2,10 +2,9 @@
 CPU.
 
 Queries are cut into *tiles* of consecutive tokens of one sequence, keys into *chunks* of a few
-pages. A tile and a chunk
-it can see make one work item; the flat list of items is walked by a loop whose trip count is data.
-So the cost follows
-the tokens really cached, not the widest table times the batch, and one program serves every batch.
+pages. A tile and a chunk it can see make one work item; the flat list of items is walked by a loop
+whose trip count is data. So the cost follows the tokens really cached, not the widest table times
+the batch, and one program serves every batch.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from pallas_kernels.quantise import quantise
 
 Array = jax.Array
 
@@ -33,7 +34,8 @@ class Config:
     Attributes:
         query_tile: query tokens per tile; 1 is right for any batch and best for pure decode.
         chunk_tokens: keys per work item, rounded up to whole pages.
-        items: work items per loop iteration.
+        items: work items per loop iteration. With 1, a sequence gets the same bits whatever else
+            is in the batch: how its sums are grouped is then its own affair.
         one_each: no sequence has more than one query token, so that a tile each will do.
     """
 
@@ -43,18 +45,20 @@ class Config:
     one_each: bool = False
 
     @classmethod
-    def choose(cls, num_tokens: int, num_seqs: int) -> Config:
-        """Heuristic from static shapes alone, so that results never depend on a batch's content."""
+    def choose(cls, num_tokens: int, num_seqs: int, one_by_one: bool = False) -> Config:
+        """Heuristic from static shapes alone; `one_by_one` is `items=1`."""
         if num_tokens <= num_seqs:
-            return cls(query_tile=1, chunk_tokens=64, items=min(32, 4 * num_tokens))
-        return cls(query_tile=32, chunk_tokens=64, items=8)
+            items = 1 if one_by_one else min(32, 4 * num_tokens)
+            return cls(query_tile=1, chunk_tokens=64, items=items)
+        return cls(query_tile=32, chunk_tokens=64, items=1 if one_by_one else 8)
 
     @property
     def parts(self) -> tuple[Config, ...]:
         """With tiles of several tokens, sequences of one token are worked through apart."""
         if self.query_tile == 1:
             return (self,)
-        return (Config(query_tile=1, chunk_tokens=64, items=32, one_each=True), self)
+        items = 1 if self.items == 1 else 32
+        return (Config(query_tile=1, chunk_tokens=64, items=items, one_each=True), self)
 
 
 class _Tiles(NamedTuple):
@@ -96,9 +100,10 @@ def schedule(
     page_size: int,
     window: int | None = None,
     config: Config | None = None,
+    one_by_one: bool = False,
 ) -> Schedule:
     """What `ragged_paged_attention` works through, to be made once for all layers of a step."""
-    config = config or Config.choose(num_tokens, block_tables.shape[0])
+    config = config or Config.choose(num_tokens, block_tables.shape[0], one_by_one)
     query_lens = query_start[1:] - query_start[:-1]
     groups = [query_lens > 0]
     if len(config.parts) == 2:
@@ -134,13 +139,15 @@ def ragged_paged_attention(
     config: Config | None = None,
     scheduled: Schedule | None = None,
     keys_by_dim: bool = False,
+    one_by_one: bool = False,
 ) -> Array | tuple[Array, Array]:
     """See `pallas_kernels.ragged_paged_attention`.
 
+    one_by_one: how the default of `config` is chosen, see there.
     keys_by_dim: `k_pages` is `[num_pages, num_kv_heads, head_dim, page_size]`, as the scores want
         it. Decode attention then takes three quarters of the time on a CPU.
     """
-    config = config or Config.choose(q.shape[0], block_tables.shape[0])
+    config = config or Config.choose(q.shape[0], block_tables.shape[0], one_by_one)
     if scheduled is None:
         scheduled = schedule(
             block_tables,
@@ -276,16 +283,27 @@ def write_kv(
     k: Array,
     v: Array,
     slot_mapping: Array,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
     *,
     keys_by_dim: bool = False,
-) -> tuple[Array, Array]:
+) -> tuple[Array, ...]:
     """See `pallas_kernels.write_kv`, and `keys_by_dim` above."""
     page_size = v_pages.shape[2]
     page, offset = slot_mapping // page_size, slot_mapping % page_size
     slots = k_pages.at[page, :, :, offset] if keys_by_dim else k_pages.at[page, :, offset]
+    factors = []
+    if k_scale is not None and v_scale is not None:
+        k, k_factor = quantise(k, k_pages.dtype)
+        v, v_factor = quantise(v, v_pages.dtype)
+        factors = [
+            scale.at[page, offset].set(factor, mode="promise_in_bounds")
+            for scale, factor in ((k_scale, k_factor), (v_scale, v_factor))
+        ]
     return (
         slots.set(k.astype(k_pages.dtype), mode="promise_in_bounds"),
         v_pages.at[page, :, offset].set(v.astype(v_pages.dtype), mode="promise_in_bounds"),
+        *factors,
     )
 
 

@@ -94,6 +94,12 @@ def model_bytes(
         raise ValueError(
             f"tensor_parallel_size={tensor_parallel_size} must divide num_heads={config.num_heads}"
         )
+    key_heads = config.num_kv_heads
+    if key_heads % tensor_parallel_size and tensor_parallel_size % key_heads:
+        raise ValueError(
+            f"tensor_parallel_size={tensor_parallel_size} must divide num_kv_heads={key_heads}, or "
+            "be a multiple of it: a key head is never cut"
+        )
     return ModelBytes(
         kv_per_token=kv_bytes_per_token(config, kv_dtype, tensor_parallel_size),
         weights=weight_bytes(config, weights_dtype, tensor_parallel_size),

@@ -51,7 +51,9 @@ def assemble(
     dtype = weights.shapes["embed"].dtype
     page_dtype = resolve_dtype(options.kv_cache_dtype, dtype)
     limits = _limits(config, options)
-    kernels = Kernels.choose(options.attention_backend, config, limits, dtype, page_dtype)
+    kernels = Kernels.choose(
+        options.attention_backend, config, limits, dtype, page_dtype, options.deterministic
+    )
     layout = PageLayout.of(config, options.block_size, page_dtype, kernels.keys_by_dim)
     policy = Policy.of(options, limits.max_model_len)
     inv_freq, factor = rope_parameters(config, limits.max_model_len)

@@ -25,10 +25,13 @@ class Kernels:
 
     Attributes:
         backend: a name that `pallas_kernels` knows.
+        same_bits: whether attention gives a sequence the same bits whatever else is in the batch.
+            The GPU kernels always do.
         reason: why, and why not the others; a sentence.
     """
 
     backend: str = "xla"
+    same_bits: bool = False
     reason: str = field(default="", compare=False, repr=False)
 
     @classmethod
@@ -39,6 +42,7 @@ class Kernels:
         limits: Limits,
         dtype: Any,
         page_dtype: Any,
+        same_bits: bool = False,
     ) -> Kernels:
         """Decide once for an engine; ValueError if the back end named does not cover the model."""
         call = Call(
@@ -58,7 +62,7 @@ class Kernels:
             choice = choose(backend, call)
         except NotImplementedError as refusal:
             raise ValueError(f"attention_backend={backend!r} cannot run this: {refusal}") from None
-        return cls(choice.backend, str(choice))
+        return cls(choice.backend, same_bits, str(choice))
 
     @property
     def keys_by_dim(self) -> bool:
@@ -76,6 +80,7 @@ class Kernels:
             num_tokens=num_tokens,
             page_size=page_size,
             window=window,
+            one_by_one=self.same_bits,
         )
 
     @property
@@ -95,5 +100,6 @@ class Kernels:
                 scale=head_dim**-0.5,
                 scheduled=schedule,
                 keys_by_dim=self.keys_by_dim,
+                one_by_one=self.same_bits,
             )
         return partial(pallas_kernels.ragged_paged_attention, backend=self.backend)

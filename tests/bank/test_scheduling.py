@@ -180,3 +180,21 @@ def test_dn_01_greedy_tokens_do_not_depend_on_company(options: dict[str, Any], s
                 assert tokens(output) == solo(length)
             assert_dense(ids(length, salt=length), tokens(output))
         assert_idle(tiny)
+
+
+def test_dn_01_deterministic_is_to_the_last_bit() -> None:
+    """Log-probabilities, of prompts long enough that their keys are summed up in several pieces."""
+    prompts = [ids(n, salt=n) for n in (129, 200, 70, 3, 300, 17)]
+    tiny = small(max_num_batched_tokens=96, num_gpu_blocks_override=600)
+
+    def found(chosen: list[list[int]]) -> list[list[float]]:
+        tiny.engine.block_manager.reset_prefix_cache()
+        outputs = [output.outputs[0] for output in tiny.generate(chosen, greedy(8, logprobs=0))]
+        return [
+            [entry[token].logprob for token, entry in zip(o.token_ids, o.logprobs or [])]
+            for o in outputs
+        ]
+
+    together = found(prompts)
+    assert found(prompts[::-1])[::-1] == together
+    assert [found([prompt])[0] for prompt in prompts] == together

@@ -96,3 +96,75 @@ def test_both_factors_or_neither():
     new = np.zeros((1, 1, 8), np.float32)
     with pytest.raises(ValueError, match="k_scale and v_scale must both be given"):
         write_kv(pages, pages, new, new, np.array([4]), k_scale=np.zeros((2, 4, 1)))
+
+
+@BACK_ENDS
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float8_e4m3fn"])
+def test_copies_keep_every_bit_whatever_else_is_copied(dtype, backend):
+    """Of any pattern but the payload of a NaN, which XLA's CPU does not keep in bfloat16."""
+    kind = jnp.dtype(dtype)
+    raw = np.random.default_rng(0).integers(0, 256, (9, HEADS, SIZE, DIM * kind.itemsize), np.uint8)
+    if dtype == "bfloat16":
+        raw.view(kind)[np.isnan(raw.view(kind).astype(np.float32))] = np.nan
+    pages = jnp.asarray(raw.view(kind))
+    copy = jax.jit(partial(copy_pages, backend=backend))
+    for pairs in ([(1, 5)], [(2, 6), (1, 5), (3, 7)], [(4, 8), (3, 7), (2, 6), (1, 5)]):
+        source, destination = np.zeros((2, 4), np.int32)
+        for place, pair in enumerate(pairs):
+            source[place], destination[place] = pair
+        got = np.asarray(copy(pages, source, destination, jnp.asarray(len(pairs)))).view(np.uint8)
+        want = raw.copy()
+        for here, there in pairs:
+            want[there] = raw[here]
+        np.testing.assert_array_equal(got, want)
+
+
+@BACK_ENDS
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float8_e4m3fn"])
+def test_what_is_written_does_not_depend_on_the_tokens_beside_it(dtype, backend):
+    random = np.random.default_rng(0)
+    k, v = random.normal(size=(2, 5, HEADS, DIM)).astype(np.float32) * 3
+    slots = np.array([21, 4, 7, 13, 18], np.int32)
+    pages = [np.zeros((PAGES, HEADS, SIZE, DIM), jnp.dtype(dtype)) for _ in range(2)]
+    options = {}
+    if dtype != "bfloat16":
+        options = {
+            name: np.zeros((PAGES, SIZE, HEADS), np.float32) for name in ("k_scale", "v_scale")
+        }
+    write = jax.jit(partial(write_kv, backend=backend))
+
+    def written(tokens, at):
+        """What stands in the slots of these tokens, the others being padding full of NaN."""
+        new = np.full((2, *k.shape), np.nan, np.float32)
+        there = np.zeros_like(slots)
+        new[:, at], there[at] = (k[tokens], v[tokens]), slots[tokens]
+        held = [np.asarray(x) for x in write(*pages, *new, there, **options)]
+        page, offset = np.divmod(slots[tokens], SIZE)
+        return [held[i][page, :, offset] for i in (0, 1)] + [x[page, offset] for x in held[2:]]
+
+    every = np.arange(5)
+    together = written(every, every)
+    assert all(np.any(x != 0) for x in together)
+    for tokens, at in ((every[::-1], every), (every[:1], every[3:4]), (every[1::2], every[:2])):
+        for found, want in zip(written(tokens, at), together):
+            np.testing.assert_array_equal(found.view(np.uint8), want[tokens].view(np.uint8))
+
+
+@BACK_ENDS
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": np.zeros((1, 1, 8))}, r"k must be \[num_tokens, num_kv_heads, head_dim\]"),
+        ({"v": np.zeros((2, 3, 8))}, r"v must be \[num_tokens, num_kv_heads, head_dim\]"),
+        ({"slot_mapping": np.zeros(2, np.int32)}, "for slot_mapping"),
+        ({"k_scale": np.zeros((2, 4, 1)), "v_scale": np.zeros((2, 4, 3))}, "k_scale must be"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_does_not_fit_the_pages_is_refused(change, message, backend):
+    """Broadcasting would write one head's keys to all."""
+    new = np.zeros((1, 3, 8), np.float32)
+    given = {"k": new, "v": new, "slot_mapping": np.array([4])} | change
+    pages = np.zeros((2, 3, 4, 8), np.int8)
+    with pytest.raises(ValueError, match=message):
+        write_kv(pages, pages, **given, backend=backend)
