@@ -187,7 +187,10 @@ def table(step: Step, entries: list[Entry], chip: Chip | None = None) -> str:
         "| --- | --- | --- | --- |" + (" --- |" if chip else ""),
     ]
     notes = []
+    clocks: dict[str, list[str]] = {}
     for entry in entries:
+        if entry.timing is not None:
+            clocks.setdefault(entry.timing.clock, []).append(entry.name)
         if entry.note:
             notes.append(f"{entry.name}: {entry.note}")
         if entry.timing is None:
@@ -201,6 +204,7 @@ def table(step: Step, entries: list[Entry], chip: Chip | None = None) -> str:
             ]
             cells += [f"{step.floor(chip) / seconds:.0%}"] if chip else []
         lines.append(f"| {entry.name} | " + " | ".join(cells) + " |")
+    notes += [f"timed by {clock}: {', '.join(names)}" for clock, names in clocks.items()]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"
 
 

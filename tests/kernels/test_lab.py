@@ -67,6 +67,7 @@ def test_a_kernel_is_timed_beside_the_back_ends_and_jaxs_own(capsys):
     assert "2 × 40 tokens, decode, 4 heads over 2 of 32" in told
     assert "triton: interpreted on the CPU: its time says nothing" in told
     assert "xla: interpreted" not in told
+    assert f"timed by wall clock: {EXAMPLE}, triton, xla" in told
 
 
 def test_what_does_not_take_a_step_says_why(tmp_path: Path, capsys):

@@ -48,7 +48,7 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     device = report.get("device", {})
     if "kind" in device:
         rows += [
-            ("device", f"{device['kind']}, jax {device['jax']}"),
+            ("device", f"{device['kind']}, jax {device['jax']}, timed by {device['clock']}"),
             ("copy, read plus written", f"{device['copy_bytes_per_second'] / 1e9:.1f} GB/s"),
             ("bfloat16 matmul", f"{device['matmul_flops_per_second'] / 1e12:.2f} TFLOP/s"),
         ]

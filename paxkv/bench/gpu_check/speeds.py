@@ -36,6 +36,7 @@ def device(sizes: Sizes) -> dict[str, Any]:
         "kind": found.device_kind,
         "platform": found.platform,
         "jax": jax.__version__,
+        "clock": copied.clock,
         "copy_bytes_per_second": 2 * array.nbytes / copied.seconds,
         "matmul_flops_per_second": 2 * n**3 / product.seconds,
     }
