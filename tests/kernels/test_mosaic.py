@@ -5,7 +5,7 @@ Every shape costs seconds and every program of a launch tenths of one, so the ca
 
 from __future__ import annotations
 
-import threading
+import warnings
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -24,6 +24,7 @@ from pallas_kernels.lab.battery import (
 )
 from paxkv.models.params import init_params
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids
+from tests.kernels.mosaic_interpreter import quick
 
 pytestmark = pytest.mark.skipif(
     jax.__version_info__ < (0, 11), reason="Mosaic's interpreter needs jax 0.11 or newer"
@@ -101,27 +102,11 @@ def attention(config: mosaic.Config | None = None) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def each_kernel_is_compiled_once(monkeypatch):
-    """The interpreter would compile its reading of a kernel anew for every program of a launch."""
-    from jax._src.pallas.mosaic.interpret import thread_map
-
-    monkeypatch.setattr(thread_map, "_run_jaxpr", compiled_once(thread_map._run))
-
-
-@lru_cache
-def compiled_once(run: Any) -> Any:
-    kept: dict[int, Any] = {}
-    lock = threading.Lock()
-
-    def run_jaxpr(jaxpr: Any, consts: Any, *args: Any) -> None:
-        with lock:
-            if id(jaxpr) not in kept:
-                lowered = jax.jit(run, static_argnums=(0,)).trace(jaxpr, consts, *args).lower()
-                options = {"xla_backend_optimization_level": 0}
-                kept[id(jaxpr)] = (lowered.compile(options), jaxpr)
-        kept[id(jaxpr)][0](consts, *args)
-
-    return run_jaxpr
+def quick_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not quick(monkeypatch):
+        warnings.warn(
+            "Mosaic's interpreter is not quickened: minutes instead of seconds", stacklevel=1
+        )
 
 
 @pytest.mark.parametrize("cases", FAMILIES, ids=lambda cases: cases[0].name)
