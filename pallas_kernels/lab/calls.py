@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,16 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.api import cascade_attention, copy_pages, ragged_paged_attention, write_kv
-from pallas_kernels.lab.launches import Launch
-from pallas_kernels.lab.programs import HEADS
-from pallas_kernels.lab.traffic import (
+from pallas_kernels.lab.ideals import (
     Ideal,
     attention_ideal,
     cascade_ideal,
     copy_ideal,
     matmul_ideal,
+    mosaic_ideal,
     write_ideal,
 )
+from pallas_kernels.lab.launches import Launch
+from pallas_kernels.lab.programs import HEADS
 from pallas_kernels.matmul import quantized_matmul
 from pallas_kernels.quantized_weight import QuantizedWeight
 
@@ -28,6 +29,9 @@ from pallas_kernels.quantized_weight import QuantizedWeight
 NOWHERE = 20011
 # Head sizes that are counted.
 COUNTED = (64, 128)
+# (new, cached) tokens of sequences.
+_FEW = [(1, 4099), (1, 2500), (1, 1), (0, 0), (1, 3001)]
+_CHUNKS = [(300, 300), (100, 1000), (0, 0), (257, 513)]
 PAGES = ("k_pages", "v_pages", "k_scale", "v_scale")
 
 
@@ -47,22 +51,37 @@ class CountedCall:
 
 def calls(backend: str, head_dim: int, page_size: int) -> Iterator[CountedCall]:
     """Decoding (v1, v2, with a window, over one-byte pages), prefill, writing and copying."""
-    _, kv_heads = HEADS[head_dim]
-    random = np.random.default_rng(head_dim + page_size)
-    many = -(-264 // kv_heads)
-    # (new, cached) tokens; v1 has enough programs without splitting.
-    lengths = [(1, int(n)) for n in random.integers(500, 900, many)]
     size = f"D{head_dim} page{page_size}"
     attend = partial(attention_call, backend, head_dim, page_size)
+    lengths = _one_each(head_dim, page_size)
     yield attend(f"decode v1 {size}", lengths)
-    yield attend(f"decode v2 {size}", [(1, 4099), (1, 2500), (1, 1), (0, 0), (1, 3001)])
+    yield attend(f"decode v2 {size}", _FEW)
     yield attend(f"decode v1 window 256 {size}", lengths, window=256)
-    yield attend(f"prefill {size}", [(300, 300), (100, 1000), (0, 0), (257, 513)])
+    yield attend(f"prefill {size}", _CHUNKS)
     yield _cascade(backend, head_dim, page_size)
     yield attend(f"decode v1 int8 {size}", lengths, page_dtype="int8")
     for page_dtype in ("bfloat16", "int8"):
         yield _write(backend, head_dim, page_size, page_dtype)
     yield _copy(backend, head_dim, page_size)
+
+
+def mosaic_calls(head_dim: int, page_size: int) -> Iterator[CountedCall]:
+    """Decoding (v1, v2) and prefill by Mosaic GPU's kernel."""
+    for name, lengths in (
+        ("decode v1", _one_each(head_dim, page_size)),
+        ("decode v2", _FEW),
+        ("prefill", _CHUNKS),
+    ):
+        name = f"mosaic {name} D{head_dim} page{page_size}"
+        call = attention_call("mosaic", head_dim, page_size, name, lengths)
+        yield replace(call, ideal=mosaic_ideal)
+
+
+def _one_each(head_dim: int, page_size: int) -> list[tuple[int, int]]:
+    """Of a decode step with enough programs without splitting."""
+    random = np.random.default_rng(head_dim + page_size)
+    many = -(-264 // HEADS[head_dim][1])
+    return [(1, int(n)) for n in random.integers(500, 900, many)]
 
 
 def attention_call(

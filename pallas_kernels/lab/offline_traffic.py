@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jax
 
-from pallas_kernels.lab.calls import COUNTED, CountedCall, calls, matmul_calls
+from pallas_kernels.lab.calls import COUNTED, CountedCall, calls, matmul_calls, mosaic_calls
 from pallas_kernels.lab.launches import launches
 from pallas_kernels.lab.lowering import ARCHITECTURES
 from pallas_kernels.lab.offline import build, device_of
@@ -86,8 +86,12 @@ def table(rows: list[TrafficRow]) -> str:
 def every_call(backend: str) -> Iterator[CountedCall]:
     """At every size."""
     for head_dim, page_size in product(COUNTED, PAGE_SIZES):
-        yield from calls(backend, head_dim, page_size)
-    yield from matmul_calls(backend)
+        if backend == "mosaic":
+            yield from mosaic_calls(head_dim, page_size)
+        else:
+            yield from calls(backend, head_dim, page_size)
+    if backend == "triton":
+        yield from matmul_calls(backend)
 
 
 def main() -> int:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pallas_kernels.lab import host_code
+from pallas_kernels.lab.ideals import Ideal
 from pallas_kernels.lab.launches import Launch
 from pallas_kernels.lab.ptx import SECTOR, Array, Fault, parse, run
 
@@ -22,13 +24,17 @@ MOST = 1.1
 
 @dataclass(frozen=True)
 class Code:
-    """A compiled kernel: its PTX, and how it is launched. shared_memory: bytes."""
+    """A compiled kernel: its PTX, and how it is launched.
+
+    shared_memory: bytes. passed: what each parameter is; None for the operands one by one.
+    """
 
     kernel: str
     ptx: str
     grid: tuple[int, int, int]
     threads: int
     shared_memory: int
+    passed: tuple[host_code.Passed, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,20 +53,6 @@ class Moved:
     pages_read: int
     pages_written: int
     faults: tuple[Fault, ...]
-
-
-@dataclass(frozen=True)
-class Ideal:
-    """What a call must move, in bytes.
-
-    total: everything. pages: read from pages by programs that each read what their queries see,
-    once. once: of pages, at least once whoever reads it. written: into pages.
-    """
-
-    total: int
-    pages: int
-    once: int
-    written: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,9 +118,14 @@ def count(
 
 
 def read_code(ptx: Path, grid: tuple[int, int, int], threads: int, shared_memory: int) -> Code:
-    """A kernel's PTX from a dump."""
+    """A kernel's PTX from a dump, and of Mosaic GPU the host code beside it."""
     text = ptx.read_text(encoding="utf-8")
-    return Code(parse(text).name, text, grid, threads, shared_memory)
+    name, host = parse(text).name, ptx.with_suffix(".mlir-passes.log")
+    if not host.exists():
+        return Code(name, text, grid, threads, shared_memory)
+    passed = host_code.read(host.read_text(encoding="utf-8"))
+    name = name.removesuffix("_mosaic_gpu_kernel")
+    return Code(name, text, grid, threads, shared_memory, passed)
 
 
 def _code_of(launch: Launch, code: Sequence[Code]) -> Code:
@@ -138,7 +135,7 @@ def _code_of(launch: Launch, code: Sequence[Code]) -> Code:
         for x in code
         if x.kernel.partition("__")[0] == launch.kernel
         and x.grid == launch.grid
-        and len(parse(x.ptx).parameters) == len(launch.operands)
+        and (x.passed or len(parse(x.ptx).parameters) == len(launch.operands))
     ]
     if len({x.ptx.partition(".entry")[2].partition("(")[2] for x in fitting}) != 1:
         names = [(x.kernel, x.grid) for x in code]
@@ -153,7 +150,8 @@ def _count(
     for operand in launch.operands:
         made.setdefault(id(operand), Array(operand.name, operand.nbytes, operand.value))
     arrays = [made[id(operand)] for operand in launch.operands]
-    faults = run(parse(code.ptx), arrays, code.grid, code.threads, code.shared_memory)
+    parameters = arrays if code.passed is None else host_code.bound(code.passed, arrays)
+    faults = run(parse(code.ptx), parameters, code.grid, code.threads, code.shared_memory)
     distinct = list(made.values())
     of_pages = [x for x in distinct if x.name in pages]
     for array in of_pages:
@@ -168,99 +166,3 @@ def _count(
         pages_written=sum(x.writes.requested for x in of_pages),
         faults=tuple(faults),
     )
-
-
-def attention_ideal(
-    arguments: dict[str, np.ndarray], launched: Sequence[Launch], window: int | None = None
-) -> Ideal:
-    """What attention over pages must move.
-
-    Programs are as the launches have them: how many tokens share one is in their tile tables, how
-    many share the keys of a tile in their grids.
-    """
-    lengths, starts = arguments["kv_lens"], arguments["query_start"]
-    page_size = arguments["k_pages"].shape[2]
-    counts = np.diff(starts)
-    attention = [x for x in launched if x.kernel == "paged_attention"]
-    shared = max(int(_tiles(x)[:, 2].max()) for x in attention)
-    keys = once = cells = 0
-    for length, new in zip(lengths.tolist(), counts.tolist()):
-        per_tile = 1 if new == 1 else shared
-        for first in range(length - new, length, per_tile):
-            end = min(first + per_tile, length)
-            begin = 0 if window is None else max(0, first - window + 1)
-            keys += end - begin
-            cells += -(-end // page_size) - begin // page_size
-        if new:
-            once += length - (0 if window is None else max(0, length - new - window + 1))
-    return _ideal(arguments, attention, keys, once, cells)
-
-
-def cascade_ideal(arguments: dict[str, np.ndarray], launched: Sequence[Launch]) -> Ideal:
-    """What attention with a shared prefix must move: the prefix once for each tile of all queries,
-    the rest for each sequence of one query.
-    """
-    shared, page_size = int(arguments["shared_len"]), arguments["k_pages"].shape[2]
-    attention = [x for x in launched if x.kernel == "paged_attention"]
-    prefixes = -(-len(arguments["q"]) // int(_tiles(attention[0])[:, 2].max()))
-    rest = int((arguments["kv_lens"] - shared).sum())
-    keys = prefixes * shared + rest
-    return _ideal(arguments, attention, keys, shared + rest, keys // page_size)
-
-
-def _ideal(
-    arguments: dict[str, np.ndarray], attention: list[Launch], keys: int, once: int, cells: int
-) -> Ideal:
-    k_pages, q = arguments["k_pages"], arguments["q"]
-    _, kv_heads, _, head_dim = k_pages.shape
-    num_tokens, heads, _ = q.shape
-    per_key = 2 * kv_heads * head_dim * k_pages.dtype.itemsize
-    if "k_scale" in arguments:
-        per_key += 2 * kv_heads * 4
-    # Each launch reads its queries and writes its part of the results.
-    row = heads * head_dim * q.dtype.itemsize
-    total = keys * per_key + 4 * cells + num_tokens * (2 * row + 4 * heads)
-    for launch in attention:
-        splits = launch.grid[2]
-        if splits > 1:
-            # Float32 partial results and their log-sum-exps, written and read.
-            total += 2 * splits * int(_tiles(launch)[:, 2].sum()) * heads * (head_dim + 1) * 4
-    return Ideal(total, keys * per_key, once * per_key)
-
-
-def _tiles(launch: Launch) -> np.ndarray:
-    """`[num_tiles, 4]`: sequence, first token, tokens, position of the first."""
-    found = next(x for x in launch.operands if x.value is not None and x.value.shape[1:] == (4,))
-    assert found.value is not None
-    return found.value
-
-
-def write_ideal(arguments: dict[str, np.ndarray]) -> Ideal:
-    """New keys and values read, and written into pages."""
-    k, pages = arguments["k"], arguments["k_pages"]
-    page_size = pages.shape[2]
-    written = int((arguments["slot_mapping"] >= page_size).sum())
-    rows = 2 * written * k.shape[1]
-    stored = rows * (k.shape[2] * pages.dtype.itemsize + (4 if "k_scale" in arguments else 0))
-    read = rows * k.shape[2] * k.dtype.itemsize
-    return Ideal(read + stored + k.shape[0] * 4, 0, stored, stored)
-
-
-def copy_ideal(arguments: dict[str, np.ndarray]) -> Ideal:
-    """Pages read, and written elsewhere."""
-    pages, pairs = arguments["pages"], int(arguments["count"])
-    size = pairs * int(np.prod(pages.shape[1:])) * pages.dtype.itemsize
-    return Ideal(2 * size, size, 2 * size, size)
-
-
-def matmul_ideal(arguments: dict[str, np.ndarray], launched: Sequence[Launch]) -> Ideal:
-    """What a product with packed weights must move: each program its weights and its tokens, and
-    the sums of each share of the inputs.
-    """
-    (launch,) = launched
-    output_tiles, token_tiles, _ = launch.grid
-    packed, x = arguments["packed"], arguments["x"]
-    weights = sum(arguments[name].nbytes for name in ("packed", "scale", "zero"))
-    out = launch.operands[-1].nbytes
-    total = weights * token_tiles + x.nbytes * output_tiles + out
-    return Ideal(total, packed.nbytes * token_tiles, packed.nbytes)

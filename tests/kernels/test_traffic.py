@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from pallas_kernels.lab.calls import attention_call, calls
-from pallas_kernels.lab.launches import launches
+from pallas_kernels.lab.calls import attention_call, calls, mosaic_calls
+from pallas_kernels.lab.ideals import Ideal, mosaic_ideal
+from pallas_kernels.lab.launches import Launch, Operand, launches
 from pallas_kernels.lab.ptx import Fault
-from pallas_kernels.lab.traffic import Code, Ideal, Moved, Traffic, count
+from pallas_kernels.lab.traffic import Code, Moved, Traffic, count
 
 H100 = jax.sharding.AbstractDevice("NVIDIA H100", 1, "cuda")
 LENGTHS = [(1, 40), (5, 70), (0, 0), (33, 33), (1, 1)]
@@ -63,6 +64,48 @@ def test_the_ideal_is_what_queries_see(window):
     assert ideal.pages == keys * per_key
     assert ideal.once == once * per_key
     assert ideal.pages < ideal.total
+
+
+def mosaic_launches(call, splits):
+    """As Mosaic GPU's kernel is launched: several tokens to a tile, then single ones, split."""
+    tables = [[[1, 0, 5, 65], [3, 5, 33, 0]], [[0, 0, 1, 39], [4, 38, 1, 0]]]
+    return [
+        Launch(
+            "mosaic_attention",
+            (3, len(table), each),
+            (Operand("table", (2, 4), np.dtype(np.int32), np.array(table, np.int32)),),
+        )
+        for table, each in zip(tables, (1, splits))
+    ]
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_the_ideal_of_mosaic_is_what_its_launches_read_and_write(splits):
+    call, _ = mixed()
+    keys = [5 + 65, 33, 40, 1]
+    cells = [5, 3, 3, 1]
+    row = 9 * 64 * 2
+    written = 38 * (row + 9 * 4) + 2 * (row + 9 * 4 if splits == 1 else splits * 9 * 65 * 4)
+    ideal = mosaic_ideal(call.arguments, mosaic_launches(call, splits))
+    assert ideal.pages == ideal.once == sum(keys) * 2 * 3 * 64 * 2
+    assert ideal.total == ideal.pages + 4 * sum(cells) + 40 * row + written
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="Mosaic GPU needs jax 0.11 or newer")
+def test_launches_of_mosaic_name_the_pages_behind_a_reshape():
+    (call,) = [x for x in mosaic_calls(64, 16) if "prefill" in x.name]
+    found = launches(call.function, call.arguments, H100)
+    assert [x.kernel for x in found] == ["mosaic_attention"] * 2
+    for launch in found:
+        names = [x.name for x in launch.operands]
+        assert names[1:5] == ["block_tables", "input 2", "k_pages", "v_pages"]
+        pages = launch.operand("k_pages")
+        assert pages.shape[1] == 64
+        assert pages.nbytes == call.arguments["k_pages"].nbytes
+        table = launch.operands[0].value
+        assert launch.grid[:2] == (3, len(table))
+        assert launch.operands[5].shape[:3] == launch.grid[::-1]
+    assert [x.grid[2] > 1 for x in found] == [False, True]
 
 
 def moved(**changes):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pallas_kernels.lab.ptx.arithmetic import BINARY, COMPARE, TERNARY, UNARY
+from pallas_kernels.lab.ptx.bulk import copy_tensor, elect, expect, store_bulk, wait
 from pallas_kernels.lab.ptx.kernel import Instruction
 from pallas_kernels.lab.ptx.operands import (
     address_of,
@@ -81,6 +82,20 @@ def _compiled(instruction: Instruction, parameters: dict[str, int]) -> Step:
         return store_matrix(instruction)
     if opcode[:2] == ("cp", "async") and opcode[2] in ("ca", "cg"):
         return copy(instruction)
+    if opcode[:4] == ("cp", "async", "bulk", "tensor"):
+        return copy_tensor(instruction)
+    if opcode[:3] == ("cp", "async", "bulk"):
+        return store_bulk(instruction)
+    if opcode[:2] == ("mbarrier", "try_wait"):
+        return wait(instruction)
+    if opcode[:3] == ("mbarrier", "arrive", "expect_tx"):
+        return expect(instruction)
+    if kind == "mbarrier" and opcode[1] in ("init", "inval", "arrive"):
+        return _forget(instruction)
+    if opcode == ("prefetch", "tensormap"):
+        return _skip
+    if kind == "elect":
+        return elect(instruction)
     if kind == "shfl":
         return _shuffle(instruction)
     if kind == "setp" and _INTEGER.match(opcode[-1]):

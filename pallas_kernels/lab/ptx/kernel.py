@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\((.*?)\)(.*?)\{", re.DOTALL)
 _GUARD = re.compile(r"@(!?)(%?[\w$]+)\s+")
-_LABEL = re.compile(r"\s*([\w$]+):")
+_LABEL = re.compile(r"\s*([\w$]+):(?!:)")
+_LABELS = re.compile(r"\s*([\w$]+:\s*)*")
 
 
 @dataclass(frozen=True)
@@ -49,48 +50,73 @@ def parse(text: str) -> Kernel:
     Raises:
         ValueError: there is none.
     """
-    text = re.sub(r"//[^\n]*", "", text)
+    # Comments, and lines of the source, which no semicolon ends.
+    text = re.sub(r"//[^\n]*|^[ \t]*\.loc\b[^\n]*", "", text, flags=re.MULTILINE)
     entry = _ENTRY.search(text)
     if entry is None:
         raise ValueError("the PTX has no .entry")
-    parameters = tuple(re.findall(r"([\w$]+)\s*(?:,|$)", entry.group(2).strip()))
+    parameters = tuple(re.findall(r"([\w$]+)\s*(?:\[\d+\]\s*)?(?:,|$)", entry.group(2).strip()))
     blocks: list[list[Instruction]] = [[]]
     labels: dict[str, int] = {}
-    for statement, line in _statements(text, entry.end()):
+    branches: list[tuple[int, tuple[int, ...]]] = []
+    for statement, line, scopes in _statements(text, entry.end()):
         while (label := _LABEL.match(statement)) is not None:
-            labels[label.group(1)] = len(blocks)
+            labels[_scoped(label.group(1), scopes)] = len(blocks)
             blocks.append([])
             statement = statement[label.end() :]
         instruction = _instruction(statement.strip(), line)
         if instruction is None:
             continue
         blocks[-1].append(instruction)
+        if instruction.kind == "bra":
+            branches.append((len(blocks) - 1, scopes))
         if instruction.kind in ("bra", "ret", "exit"):
             blocks.append([])
+    for index, scopes in branches:
+        blocks[index][-1] = _resolved(blocks[index][-1], scopes, labels)
     return Kernel(entry.group(1), parameters, tuple(tuple(block) for block in blocks), labels)
 
 
-def _statements(text: str, start: int) -> list[tuple[str, int]]:
-    """What stands between semicolons up to the end of the body, and the line it ends on.
+def _scoped(label: str, scopes: tuple[int, ...]) -> str:
+    """Scopes in braces have labels of their own."""
+    return ".".join([label, *map(str, scopes)])
 
-    Braces of vectors stay; those of scopes, which begin or end a statement, do not.
+
+def _resolved(branch: Instruction, scopes: tuple[int, ...], labels: dict[str, int]) -> Instruction:
+    """To the label of the innermost scope that has it."""
+    names = [_scoped(branch.operands[0], scopes[:depth]) for depth in range(len(scopes), -1, -1)]
+    return replace(branch, operands=(next(name for name in names if name in labels),))
+
+
+def _statements(text: str, start: int) -> list[tuple[str, int, tuple[int, ...]]]:
+    """What stands between semicolons up to the end of the body, the line it ends on, and the scopes
+    around it, by number. Labels in front of a brace that begins or ends a scope stand alone.
     """
-    found, depth, begin = [], 0, start
+    found: list[tuple[str, int, tuple[int, ...]]] = []
+    scopes: tuple[int, ...] = ()
+    opened, vectors, begin = 0, 0, start
+
+    def take(at: int) -> int:
+        found.append((text[begin:at], text.count("\n", 0, at) + 1, scopes))
+        return at + 1
+
     for at in range(start, len(text)):
         letter = text[at]
         if letter == ";":
-            found.append((text[begin:at], text.count("\n", 0, at) + 1))
-            begin = at + 1
-        elif letter == "{":
-            if not text[begin:at].strip():
-                begin = at + 1
-            depth += 1
-        elif letter == "}":
-            if depth == 0:
+            begin = take(at)
+        elif letter not in "{}":
+            continue
+        elif vectors == 0 and _LABELS.fullmatch(text, begin, at):
+            begin = take(at)
+            if letter == "{":
+                opened += 1
+                scopes = (*scopes, opened)
+            elif not scopes:
                 break
-            if not text[begin:at].strip():
-                begin = at + 1
-            depth -= 1
+            else:
+                scopes = scopes[:-1]
+        else:
+            vectors += 1 if letter == "{" else -1
     return found
 
 

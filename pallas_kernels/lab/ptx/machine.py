@@ -8,17 +8,19 @@ run lowest address first, which brings them together again where the text does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from pallas_kernels.lab.ptx.bulk import Unbalanced, balanced
 from pallas_kernels.lab.ptx.instructions import Step, compiled
 from pallas_kernels.lab.ptx.kernel import Kernel
 from pallas_kernels.lab.ptx.memory import Array, Fault, Memory
 from pallas_kernels.lab.ptx.registers import Registers, Undecided
+from pallas_kernels.lab.ptx.tensors import MAP_BYTES, TensorMap, TensorMaps
 
-__all__ = ["Undecided", "run"]
+__all__ = ["Unbalanced", "Undecided", "run"]
 
 # Threads run at a time: as many as make numpy's cost per call small.
 _LANES = 1 << 14
@@ -29,7 +31,8 @@ class Threads:
     """Thread blocks that run together: what instructions act on.
 
     shared, shared_known: bytes of all blocks, one after the other. block: where the one of each
-    thread begins. shared_size: bytes of each.
+    thread begins. shared_size: bytes of each. expected: bytes that are still to come, for each 8
+    bytes of shared memory, which may be a barrier. maps: tensor maps by address.
     """
 
     registers: Registers
@@ -38,11 +41,13 @@ class Threads:
     shared_known: np.ndarray
     block: np.ndarray
     shared_size: int
+    expected: np.ndarray
+    maps: dict[int, TensorMap] = field(default_factory=dict)
 
 
 def run(
     kernel: Kernel,
-    arrays: Sequence[Array],
+    arrays: Sequence[Array | TensorMaps],
     grid: tuple[int, int, int],
     num_threads: int,
     shared_memory: int,
@@ -50,7 +55,8 @@ def run(
     """Run every thread block; the arrays count what is touched.
 
     Args:
-        arrays: one for each parameter; the same object twice for one array that is two.
+        arrays: one for each parameter; the same object twice for one array that is two. Tensor maps
+            for a parameter that holds them.
         grid: thread blocks along x, y, z. num_threads: of each, along x. shared_memory: bytes.
 
     Returns:
@@ -58,23 +64,44 @@ def run(
 
     Raises:
         Undecided: something unknown would decide what is accessed.
+        Unbalanced: a barrier expects other bytes than come.
         NotImplementedError: an instruction that moves memory in a way not covered.
     """
     if len(arrays) != len(kernel.parameters):
         raise ValueError(
             f"{kernel.name} has {len(kernel.parameters)} parameters, got {len(arrays)} arrays"
         )
-    memory = Memory(list(arrays))
+    memory = Memory([array for array in arrays if isinstance(array, Array)])
+    addresses, maps = _places(kernel.parameters, arrays, memory)
     shared_memory = -(-shared_memory // 16) * 16
-    parameters = dict(zip(kernel.parameters, memory.addresses))
-    code = [[compiled(instruction, parameters) for instruction in block] for block in kernel.blocks]
+    code = [[compiled(instruction, addresses) for instruction in block] for block in kernel.blocks]
     targets = [_target(kernel, index) for index in range(len(kernel.blocks))]
     total = grid[0] * grid[1] * grid[2]
     at_once = max(1, _LANES // num_threads)
     for first in range(0, total, at_once):
         blocks = np.arange(first, min(first + at_once, total))
-        _run_blocks(code, targets, memory, blocks, grid, num_threads, shared_memory)
+        threads = _threads(memory, blocks, grid, num_threads, shared_memory)
+        threads.maps = maps
+        for name, address in addresses.items():
+            threads.registers.write(name, np.full(1, address, np.uint64))
+        _run(code, targets, threads)
+        balanced(threads.expected, shared_memory)
     return memory.faults
+
+
+def _places(
+    names: Sequence[str], arrays: Sequence[Array | TensorMaps], memory: Memory
+) -> tuple[dict[str, int], dict[int, TensorMap]]:
+    """Addresses of parameters, and tensor maps by theirs, below those of arrays."""
+    free, addresses, maps = iter(memory.addresses), {}, {}
+    for index, (name, array) in enumerate(zip(names, arrays)):
+        if isinstance(array, Array):
+            addresses[name] = next(free)
+            continue
+        addresses[name] = (index + 1) << 20
+        for place, one in enumerate(array.maps):
+            maps[addresses[name] + place * MAP_BYTES] = one
+    return addresses, maps
 
 
 def _target(kernel: Kernel, index: int) -> int:
@@ -85,15 +112,13 @@ def _target(kernel: Kernel, index: int) -> int:
     return len(kernel.blocks)
 
 
-def _run_blocks(
-    code: list[list[Step]],
-    targets: list[int],
+def _threads(
     memory: Memory,
     blocks: np.ndarray,
     grid: tuple[int, int, int],
     num_threads: int,
     shared_memory: int,
-) -> None:
+) -> Threads:
     lanes = len(blocks) * num_threads
     block = np.repeat(blocks, num_threads)
     registers = Registers(lanes)
@@ -111,20 +136,25 @@ def _run_blocks(
         registers.write(name, value.astype(np.uint32))
     for name, size in sizes.items():
         registers.write(name, np.full(1, size, np.uint32))
-    threads = Threads(
+    return Threads(
         registers=registers,
         memory=memory,
         shared=np.zeros(len(blocks) * shared_memory, np.uint8),
         shared_known=np.zeros(len(blocks) * shared_memory, bool),
         block=np.repeat(np.arange(len(blocks)) * shared_memory, num_threads),
         shared_size=shared_memory,
+        expected=np.zeros(len(blocks) * shared_memory // 8, np.int64),
     )
-    at = np.zeros(lanes, np.int64)
+
+
+def _run(code: list[list[Step]], targets: list[int], threads: Threads) -> None:
+    registers = threads.registers
+    at = np.zeros(registers.lanes, np.int64)
     while (here := int(at.min())) < len(code):
         active = at == here
         registers.active = None if active.all() else active
-        leaving: Callable[[], np.ndarray] | np.ndarray | None = None
+        leaving: np.ndarray | None = None
         for step in code[here]:
             leaving = step(threads)
-        jump = active & leaving if isinstance(leaving, np.ndarray) else np.zeros(lanes, bool)
+        jump = active & leaving if leaving is not None else np.zeros(registers.lanes, bool)
         at = np.where(jump, targets[here], np.where(active, here + 1, at))

@@ -43,7 +43,8 @@ def _constant(text: str) -> int | None:
         return int(text, 16)
     if re.fullmatch(r"0[fFdD][0-9a-fA-F]+", text):
         return int(text[2:], 16)
-    if text == "global_smem":
+    # What Triton and Mosaic GPU call the begin of shared memory.
+    if text in ("global_smem", "__dynamic_shmem__0"):
         return 0
     return None
 

@@ -82,7 +82,7 @@ def store_global(instruction: Instruction) -> Step:
     return step
 
 
-def _in_shared(
+def in_shared(
     threads: Any, address: np.ndarray, width: int, line: int, lanes: np.ndarray
 ) -> np.ndarray:
     """Where the lanes' addresses are in the shared memory of all blocks, in pieces of `width`."""
@@ -127,7 +127,7 @@ def load_shared(instruction: Instruction) -> Step:
         address, known = locate(registers)
         data, found = _nothing(size * count)
         if registers.knows(known, mask):
-            index = _in_shared(threads, address, size * count, line, registers.lanes_of(mask))
+            index = in_shared(threads, address, size * count, line, registers.lanes_of(mask))
             data, found = _read_shared(threads, index, size * count)
         _spread(registers, data, found, names, mask)
 
@@ -145,7 +145,7 @@ def store_shared(instruction: Instruction) -> Step:
         address, known = locate(registers)
         registers.must_know(known, f"line {line}: shared address", mask)
         lanes = registers.lanes_of(mask)
-        index = _in_shared(threads, address, size * count, line, lanes)[lanes]
+        index = in_shared(threads, address, size * count, line, lanes)[lanes]
         _remember(threads, index, lanes, _gather(registers, reads, size), size * count)
 
     return step
@@ -172,7 +172,7 @@ def _matrix_cells(threads: Any, address: np.ndarray, part: int, line: int) -> np
     lane = np.arange(threads.registers.lanes)
     row = lane // 32 * 32 + 8 * part + lane % 32 // 4
     lanes = threads.registers.lanes_of(None)
-    return _in_shared(threads, address[row], 16, line, lanes) * 4 + lane % 4
+    return in_shared(threads, address[row], 16, line, lanes) * 4 + lane % 4
 
 
 def load_matrix(instruction: Instruction) -> Step:
@@ -235,7 +235,7 @@ def copy(instruction: Instruction) -> Step:
         data, found = threads.memory.read(address, size)
         data[np.arange(size) >= width[:, None]] = 0
         where = np.broadcast_to((found | (width == 0))[:, None], (registers.lanes, size))
-        index = _in_shared(threads, target, size, line, lanes)[lanes]
+        index = in_shared(threads, target, size, line, lanes)[lanes]
         _remember(threads, index, lanes, (data, where), size)
 
     return step
