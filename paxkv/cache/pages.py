@@ -10,12 +10,15 @@ import numpy as np
 
 from paxkv.models.config import ModelConfig
 
-Pages = tuple[tuple[jax.Array, jax.Array], ...]
+# Of each layer the keys, the values and, if they are quantised, the factors of both.
+Pages = tuple[tuple[jax.Array, ...], ...]
+FACTOR = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
 class PageLayout:
-    """Per layer a key and a value array of `[num_pages, num_kv_heads, block_size, head_dim]`.
+    """Per layer a key and a value array of `[num_pages, num_kv_heads, block_size, head_dim]`; of
+    one-byte types also the factors of both, float32 `[num_pages, block_size, num_kv_heads]`.
 
     keys_by_dim: the last two axes of the keys are exchanged, which the XLA path reads faster.
     """
@@ -35,27 +38,36 @@ class PageLayout:
         return cls(config.num_layers, heads, block_size, dim, dtype, keys_by_dim)
 
     @property
+    def quantised(self) -> bool:
+        return np.dtype(self.dtype).itemsize == 1
+
+    @property
     def bytes_per_token(self) -> int:
-        """Bytes that one token's keys and values take in all layers."""
+        """Bytes that one token's keys and values take in all layers, factors included."""
         per_head = self.head_dim * np.dtype(self.dtype).itemsize
+        per_head += FACTOR.itemsize if self.quantised else 0
         return 2 * self.num_layers * self.num_kv_heads * per_head
 
     @property
     def bytes_per_page(self) -> int:
         return self.bytes_per_token * self.block_size
 
-    def arrays(self, num_pages: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-        """Description of one layer's keys and values."""
+    def arrays(self, num_pages: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Description of one layer's keys and values, and of their factors if there are any."""
         values = (num_pages, self.num_kv_heads, self.block_size, self.head_dim)
         keys = (*values[:2], *values[:1:-1]) if self.keys_by_dim else values
-        return jax.ShapeDtypeStruct(keys, self.dtype), jax.ShapeDtypeStruct(values, self.dtype)
+        found = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in (keys, values)]
+        if self.quantised:
+            factors = (num_pages, self.block_size, self.num_kv_heads)
+            found += [jax.ShapeDtypeStruct(factors, FACTOR)] * 2
+        return tuple(found)
 
 
 def allocate(layout: PageLayout, num_pages: int) -> Pages:
     """Zeroed pages: padding and masked slots are read, so they must hold finite numbers."""
-    keys, values = layout.arrays(num_pages)
+    arrays = layout.arrays(num_pages)
     return tuple(
-        (jnp.zeros(keys.shape, keys.dtype), jnp.zeros(values.shape, values.dtype))
+        tuple(jnp.zeros(array.shape, array.dtype) for array in arrays)
         for _ in range(layout.num_layers)
     )
 

@@ -14,6 +14,7 @@ BYTES_PER_ELEMENT = {
     "bfloat16": Fraction(2),
     "float16": Fraction(2),
     "float8_e4m3fn": Fraction(1),
+    "fp8": Fraction(1),
     "int8": Fraction(1),
     "int4": Fraction(1, 2),
 }
@@ -43,10 +44,13 @@ def element_bytes(name: str, dtype: str) -> Fraction:
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, tensor_parallel_size: int = 1) -> int:
-    """2 · layers · key-value heads · head width · bytes; more devices than heads copy heads."""
+    """2 · layers · key-value heads · (head width · bytes, and 4 for the factor of a one-byte type);
+    more devices than heads copy heads.
+    """
     heads = math.ceil(config.num_kv_heads / tensor_parallel_size)
-    elements = 2 * config.num_layers * heads * config.head_dim
-    return math.ceil(elements * element_bytes("kv_cache_dtype", kv_dtype))
+    size = element_bytes("kv_cache_dtype", kv_dtype)
+    per_head = config.head_dim * size + (4 if size <= 1 else 0)
+    return math.ceil(2 * config.num_layers * heads * per_head)
 
 
 def weight_bytes(config: ModelConfig, dtype: str, tensor_parallel_size: int = 1) -> int:

@@ -80,6 +80,9 @@ def assemble(
         available,
         lambda num_pages: step_memory(table(num_pages=num_pages)).total,
     )
+    # A back end may decline a number of pages, which is known only now.
+    pool = replace(limits, num_blocks=size.num_pages)
+    Kernels.choose(kernels.backend, config, pool, dtype, page_dtype)
     limits = replace(limits, num_blocks=size.num_blocks)
     memory = _memory(options, limits, num_host_blocks)
     programs = table(num_pages=size.num_pages)

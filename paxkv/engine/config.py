@@ -10,9 +10,16 @@ from typing import Literal, get_args
 from paxkv.sampling.beam_params import MAX_BEAMS, MOST_END_IDS
 
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
+PageDtype = Literal[Dtype, "int8", "fp8", "fp8_e4m3", "fp8_e5m2"]
 PreemptionMode = Literal["recompute", "swap", "auto"]
 AttentionBackend = Literal["auto", "xla", "triton", "mosaic"]
-DTYPES = {"float": "float32", "half": "float16"}
+DTYPES = {
+    "float": "float32",
+    "half": "float16",
+    "fp8": "float8_e4m3fn",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,8 @@ class EngineConfig:
     """Options of an engine, under vLLM's names. A wrong value is a ValueError that names it.
 
     dtype: of weights and activations; "auto" is float32 on the CPU and bfloat16 elsewhere.
-    kv_cache_dtype: of the pages; "auto" is the model's.
+    kv_cache_dtype: of the pages; "auto" is the model's. "int8" and "fp8" (which is "fp8_e4m3") take
+        one byte, "fp8_e5m2" too: quantised as they are written, a factor per token and key head.
     max_model_len: most tokens of one sequence, prompt and output; by default the model's own limit.
     block_size: tokens per page, 1 to 256.
     allocation: "paged", or "contiguous": every sequence reserves the pages of max_model_len when it
@@ -61,7 +69,7 @@ class EngineConfig:
     """
 
     dtype: Dtype = "auto"
-    kv_cache_dtype: Dtype = "auto"
+    kv_cache_dtype: PageDtype = "auto"
     max_model_len: int | None = None
     block_size: int = 16
     allocation: Literal["paged", "contiguous"] = "paged"
@@ -124,7 +132,7 @@ class EngineConfig:
             raise ValueError(f"seed={self.seed!r} must be an integer")
         for name, choices in (
             ("dtype", get_args(Dtype)),
-            ("kv_cache_dtype", get_args(Dtype)),
+            ("kv_cache_dtype", get_args(PageDtype)),
             ("preemption_mode", get_args(PreemptionMode)),
             ("attention_backend", get_args(AttentionBackend)),
         ):

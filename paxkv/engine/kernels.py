@@ -56,6 +56,7 @@ class Kernels:
             max_pages=limits.max_blocks_per_seq,
             dtype=np.dtype(dtype),
             page_dtype=np.dtype(page_dtype),
+            quantised=np.dtype(page_dtype).itemsize == 1,
             window=config.sliding_window,
         )
         try:

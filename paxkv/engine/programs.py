@@ -117,7 +117,7 @@ def layers(
     """Copy pages, then run some layers on theirs; returns the hidden states and the pages."""
     copies = prepared.copies
     copy = kernels.copy_pages
-    copied = tuple((copy(k, *copies), copy(v, *copies)) for k, v in pages)
+    copied = tuple(tuple(copy(array, *copies) for array in arrays) for arrays in pages)
     return run_layers(
         layers,
         copied,

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from paxkv.cache.pages import PageLayout
-from paxkv.cache.swap import HostPages, chunks
+from paxkv.cache.swap import Content, HostPages, chunks
 from paxkv.engine.program_table import ProgramTable
 from paxkv.memory import Moves
 
@@ -18,7 +18,7 @@ from paxkv.memory import Moves
 class Landing:
     """A chunk on its way to host pages `hosts`."""
 
-    content: jax.Array
+    content: Content
     hosts: np.ndarray
 
 
@@ -39,14 +39,15 @@ class Swapper:
         """Chunks that have left and not landed."""
         return len(self._landing)
 
-    def launch(self, pages: list[tuple[jax.Array, jax.Array]], moves: Moves) -> None:
+    def launch(self, pages: list[tuple[jax.Array, ...]], moves: Moves) -> None:
         """Read what leaves, then write what arrives: `pages` are donated, and replaced."""
         start = 0
         for size in chunks(self._programs.chunk_sizes, len(moves.out_devices)):
             part = slice(start, start + size)
             ids = _padded(moves.out_devices[part], size)
             content = self._programs.gather(size)(tuple(pages), ids)
-            content.copy_to_host_async()
+            for array in content:
+                array.copy_to_host_async()
             self._landing.append(Landing(content, moves.out_hosts[part]))
             start += size
         start = 0
@@ -57,7 +58,10 @@ class Swapper:
             start += size
 
     def _write(
-        self, pages: list[tuple[jax.Array, jax.Array]], content: np.ndarray, ids: np.ndarray
+        self,
+        pages: list[tuple[jax.Array, ...]],
+        content: tuple[np.ndarray, ...],
+        ids: np.ndarray,
     ) -> None:
         sent, group = jax.device_put(content), self._programs.group
         for first in range(0, len(pages), group):
@@ -70,7 +74,7 @@ class Swapper:
         landed = [np.zeros(0, np.int32)]
         for _ in range(count):
             chunk = self._landing.popleft()
-            self._host.write(chunk.hosts, np.asarray(chunk.content))
+            self._host.write(chunk.hosts, chunk.content)
             landed.append(chunk.hosts)
         return np.concatenate(landed)
 

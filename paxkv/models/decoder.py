@@ -19,7 +19,8 @@ from pallas_kernels import ragged_paged_attention, write_kv
 from paxkv.models.config import ModelConfig
 
 Array = jax.Array
-Pages = tuple[tuple[Array, Array], ...]
+# Of each layer keys, values and, if they are quantised, the factors of both.
+Pages = tuple[tuple[Array, ...], ...]
 Rotations = tuple[Array, Array]
 
 
@@ -70,7 +71,8 @@ def run_layers(
 
     Args:
         layers: their arrays, as `paxkv.models.params.describe(config)` lays them out.
-        pages: theirs, (keys, values), laid out as `write` and `attention` know them.
+        pages: theirs, (keys, values) or (keys, values, k_scale, v_scale), laid out as `write` and
+            `attention` know them.
         x: `[hidden_size, num_tokens]`.
         write, attention: anything with the contract of `pallas_kernels.write_kv` and
             `pallas_kernels.ragged_paged_attention`.
@@ -80,33 +82,37 @@ def run_layers(
     """
 
     @jax.jit  # One trace for all layers: they differ in their arrays alone.
-    def run(layer: dict[str, Array], k_pages: Array, v_pages: Array, x: Array) -> Any:
+    def run(layer: dict[str, Array], pages: tuple[Array, ...], x: Array) -> Any:
         h = _rms_norm(x, layer["attn_norm"], config.rms_norm_eps)
         qkv = _linear(layer["qkv"], h, layer.get("qkv_bias"))
         qkv = qkv.T.reshape(-1, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
         q, k, v = jnp.split(qkv, (config.num_heads, config.num_heads + config.num_kv_heads), axis=1)
         q, k = _rotate(q, rotations), _rotate(k, rotations)
-        k_pages, v_pages = write(k_pages, v_pages, k, v, step.slot_mapping)
+        pages = write(*pages[:2], k, v, step.slot_mapping, **_factors(pages))
         out = attention(
             q,
-            k_pages,
-            v_pages,
+            *pages[:2],
             step.block_tables,
             step.kv_lens,
             step.query_start,
             window=config.sliding_window,
+            **_factors(pages),
         )
         x = x + _linear(layer["o"], out.reshape(-1, config.q_size).T, layer.get("o_bias"))
         h = _rms_norm(x, layer["mlp_norm"], config.rms_norm_eps)
         gate, up = jnp.split(_linear(layer["gate_up"], h, layer.get("gate_up_bias")), 2)
         x = x + _linear(layer["down"], jax.nn.silu(gate) * up, layer.get("down_bias"))
-        return x, (k_pages, v_pages)
+        return x, pages
 
     new_pages = []
-    for layer, (k_pages, v_pages) in zip(layers, pages, strict=True):
-        x, written = run(layer, k_pages, v_pages, x)
+    for layer, held in zip(layers, pages, strict=True):
+        x, written = run(layer, held, x)
         new_pages.append(written)
     return x, tuple(new_pages)
+
+
+def _factors(pages: tuple[Array, ...]) -> dict[str, Array]:
+    return dict(zip(("k_scale", "v_scale"), pages[2:]))
 
 
 def normalise(x: Array, norm: Array, config: ModelConfig) -> Array:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import jax
 import pytest
 
+from paxkv.cache.pages import PageLayout
 from paxkv.capacity import Question, make_plan
 from paxkv.capacity.model_bytes import kv_bytes_per_token, weight_bytes
 from paxkv.cli.main import main
+from paxkv.engine.assembly import resolve_dtype
 from paxkv.models.config import ModelConfig
 from paxkv.models.params import init_params
 
@@ -92,8 +95,17 @@ def test_tensor_parallel_splits_matrices_and_heads():
 
 def test_smaller_types():
     eight = Question(memory=80 << 30, weights_dtype="int8", kv_cache_dtype="float8_e4m3fn")
-    assert make_plan(eight, WIDE).bytes_per_token == 409_600
+    # And a factor of four bytes for the keys and one for the values of each head.
+    assert make_plan(eight, WIDE).bytes_per_token == 409_600 + 2 * 40 * 40 * 4
     assert make_plan(replace(eight, kv_cache_dtype="auto"), WIDE).bytes_per_token == 819_200
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "fp8"])
+def test_bytes_of_a_token_are_those_of_the_engines_pages(name):
+    layout = PageLayout.of(SMALL, 16, resolve_dtype(name, None))
+    held = sum(math.prod(x.shape) * x.dtype.itemsize for x in layout.arrays(10))
+    assert held * SMALL.num_layers == 10 * layout.bytes_per_page
+    assert layout.bytes_per_token == kv_bytes_per_token(SMALL, name)
 
 
 @pytest.mark.parametrize(

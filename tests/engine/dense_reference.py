@@ -4,21 +4,31 @@ JAX.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from paxkv.models.config import ModelConfig
 
+Kept = Callable[[np.ndarray], np.ndarray]
 
-def all_logits(params: dict[str, Any], config: ModelConfig, token_ids: list[int]) -> np.ndarray:
+
+def all_logits(
+    params: dict[str, Any], config: ModelConfig, token_ids: list[int], kept: Kept = np.asarray
+) -> np.ndarray:
     """Logits `[len(token_ids), vocab_size]` of a model without rope scaling."""
-    hidden = hidden_states(params, config, token_ids)
+    hidden = hidden_states(params, config, token_ids, kept)
     return hidden @ _wide(params.get("head", params["embed"])).T
 
 
-def hidden_states(params: dict[str, Any], config: ModelConfig, token_ids: list[int]) -> np.ndarray:
-    """Hidden states `[len(token_ids), hidden_size]` after the last norm."""
+def hidden_states(
+    params: dict[str, Any], config: ModelConfig, token_ids: list[int], kept: Kept = np.asarray
+) -> np.ndarray:
+    """Hidden states `[len(token_ids), hidden_size]` after the last norm.
+
+    kept: what a cache makes of keys and values `[tokens, num_kv_heads, head_dim]`.
+    """
     length = len(token_ids)
     x = _wide(params["embed"])[token_ids]
     half = config.head_dim // 2
@@ -34,8 +44,8 @@ def hidden_states(params: dict[str, Any], config: ModelConfig, token_ids: list[i
         q, k, v = np.split(qkv, [config.q_size, config.q_size + config.kv_size], axis=1)
         q = _rotate(q.reshape(length, config.num_heads, -1), cos, sin)
         k = _rotate(k.reshape(length, config.num_kv_heads, -1), cos, sin)
-        k = np.repeat(k, group, axis=1)
-        v = np.repeat(v.reshape(length, config.num_kv_heads, -1), group, axis=1)
+        k = np.repeat(kept(k), group, axis=1)
+        v = np.repeat(kept(v.reshape(length, config.num_kv_heads, -1)), group, axis=1)
         score = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(config.head_dim)
         score[:, hidden] = -np.inf
         weight = np.exp(score - score.max(-1, keepdims=True))

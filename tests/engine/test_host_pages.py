@@ -31,27 +31,31 @@ def any_bits(random: np.random.Generator, shape: tuple[int, ...], dtype: type) -
     which costs other NaNs their payload."""
     size = np.dtype(dtype).itemsize
     bits = np.frombuffer(random.bytes(math.prod(shape) * size), f"u{size}").copy()
+    if size == 1:
+        return bits.view(dtype).reshape(shape)
     exponent, fraction = {2: (0x7C00, 0x03FF), 4: (0x7F800000, 0x007FFFFF)}[size]
-    if dtype is jnp.bfloat16:
+    if dtype == jnp.bfloat16:
         exponent, fraction = 0x7F80, 0x007F
     nan = (bits & exponent == exponent) & (bits & fraction != 0)
     bits[nan] = exponent | (fraction + 1) >> 1
     return bits.view(dtype).reshape(shape)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, jnp.bfloat16, np.float16, np.int8, jnp.float8_e4m3fn]
+)
 @pytest.mark.parametrize("keys_by_dim", [False, True])
 def test_every_bit_comes_back(dtype: type, keys_by_dim: bool) -> None:
     layout = PageLayout(2, 3, 4, 8, np.dtype(dtype), keys_by_dim)
     random = np.random.default_rng(0)
     pages = [
-        tuple(jnp.asarray(any_bits(random, a.shape, dtype)) for a in pair)
+        tuple(jnp.asarray(any_bits(random, a.shape, a.dtype)) for a in pair)
         for pair in allocate(layout, 12)
     ]
     before = [[np.asarray(a) for a in pair] for pair in pages]
     host = HostPages(layout, 9)
     devices, hosts = np.array([3, 11, 7, 0], np.int32), np.array([9, 1, 4])
-    host.write(hosts, np.asarray(jax.jit(gather_pages)(pages, devices)))
+    host.write(hosts, jax.jit(gather_pages)(pages, devices))
     targets = np.array([5, 2, 10, 0], np.int32)
     scatter = jax.jit(partial(scatter_pages), donate_argnums=0)
     content = host.read(hosts, 4)
@@ -59,6 +63,7 @@ def test_every_bit_comes_back(dtype: type, keys_by_dim: bool) -> None:
         scatter((pair,), content, targets, np.int32(layer))[0] for layer, pair in enumerate(pages)
     ]
     for old, new in zip(before, after):
+        assert len(new) == (4 if layout.quantised else 2)
         for was, now in zip(old, map(np.asarray, new)):
             assert now[targets[:3]].tobytes() == was[devices[:3]].tobytes()
             kept = [page for page in range(1, 12) if page not in targets]
