@@ -129,7 +129,7 @@ class Admitter:
         name = "best_of" if params.best_of else "n"
         limits = ["max_num_seqs"]
         if params.use_beam_search:
-            name = "beam_width (best_of or n)"
+            name = f"beam_width ({name})"
             limits.append("max_beam_width")
         if params.children > 1 and not self._limits.sharing:
             raise ValueError(
@@ -200,10 +200,11 @@ class Admitter:
 
     def _grammar(self, params: SamplingParams) -> Grammar | None:
         form = params.structured_outputs
-        return None if form is None else self._grammars.start(form)  # type: ignore[arg-type]
+        return None if form is None else self.grammars.start(form)  # type: ignore[arg-type]
 
     @cached_property
-    def _grammars(self) -> Grammars:
+    def grammars(self) -> Grammars:
+        """What compiles structured outputs. Raises ValueError without a tokenizer."""
         if self._tokenizer is None:
             raise ValueError("structured_outputs needs a tokenizer, and this engine has none")
         return Grammars(self._tokenizer, self._config.vocab_size, self._eos_token_ids)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import closing, suppress
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Request as HttpRequest
@@ -14,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from paxkv.outputs import RequestOutput
 from paxkv.server.bodies import GenerationBody
 from paxkv.server.call import Call
-from paxkv.server.errors import ApiError, ClientGone
+from paxkv.server.errors import ApiError, ClientGone, Overloaded
 from paxkv.server.news import Piece
 from paxkv.server.service import Service
 
@@ -51,8 +52,7 @@ async def answer(
     try:
         if body.stream:
             await unless_gone(http.receive, call.start())
-            limit = service.limits.max_reader_stall_seconds
-            return EventStream(call, form, usage=body.wants_usage_chunk, stall_seconds=limit)
+            return EventStream(call, form, usage=body.wants_usage_chunk)
         requests = await unless_gone(http.receive, call.finish())
         content = await service.work(lambda: to_json(form.whole([r.output() for r in requests])))
     except BaseException:
@@ -60,6 +60,25 @@ async def answer(
         raise
     call.close()
     return Response(content, media_type="application/json")
+
+
+async def prepared(
+    service: Service, http: HttpRequest, make: Callable[[], T], *, compiles: bool
+) -> T:
+    """What `make` returns, called in a worker thread. Who has a grammar to compile waits for
+    others who have, at most as long as for the engine, and only while the client does."""
+    if not compiles:
+        return await service.work(make)
+    seconds = service.settings.max_queue_wait
+    try:
+        async with asyncio.timeout(seconds):
+            return await unless_gone(http.receive, service.work(make, compiles=True))
+    except TimeoutError:
+        raise Overloaded(
+            f"no grammar was compiled within max_queue_wait={seconds:g} seconds",
+            code="queue_wait",
+            retry_after=1,
+        ) from None
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -83,33 +102,25 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events of a call, `[DONE]` at the end. A reader that stalls is let go."""
+    """Server-sent events of a call, `[DONE]` at the end."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, call: Call, form: Format, *, usage: bool, stall_seconds: float) -> None:
+    def __init__(self, call: Call, form: Format, *, usage: bool) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._call = call
         self._form = form
         self._usage = usage
-        self._stall_seconds = stall_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
+        with suppress(ClientGone), closing(self._call):
             await unless_gone(receive, self._tell(send))
-        except (ClientGone, TimeoutError):
-            pass
-        finally:
-            self._call.close()
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for event in self._events():
-            message = {"type": "http.response.body", "body": event, "more_body": True}
-            # Not wait_for: on Python 3.11 it loses a cancellation that comes as `send` ends.
-            async with asyncio.timeout(self._stall_seconds):
-                await send(message)
+            await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self) -> AsyncIterator[bytes]:

@@ -28,6 +28,7 @@ from paxkv.server.backlog import Backlog
 from paxkv.server.body_limit import BodyLimit
 from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import ApiError, BadRequest, EngineFault, HttpError
+from paxkv.server.header_limit import HeaderLimit
 from paxkv.server.keys import KeyGuard
 from paxkv.server.limits import RequestLimits
 from paxkv.server.page import routes as page_routes
@@ -128,6 +129,7 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
         )
     if settings.otlp_traces_endpoint is not None:
         app.add_middleware(TraceHeaders)
+    app.add_middleware(HeaderLimit, max_bytes=limits.max_header_bytes)
     app.add_middleware(RequestLog)
 
 

@@ -22,7 +22,7 @@ UNLIMITED = 10**9
 
 @dataclass
 class BatchSummary:
-    """How many lines were answered, refused or failed, and left from an earlier run."""
+    """How many lines were answered, have no answer, and were left from an earlier run."""
 
     answered: int = 0
     failed: int = 0
@@ -84,6 +84,7 @@ async def _run(
             for line in read_batch(source):
                 if results.has(line):
                     summary.resumed += 1
+                    summary.failed += results.has_failed(line)
                     bar.update()
                 elif line.error is not None:
                     results.add(line, line.refusal())

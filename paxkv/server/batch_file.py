@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-URLS = ("/v1/completions", "/v1/chat/completions")
+URLS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,11 @@ class BatchResults:
     def has(self, line: BatchLine) -> bool:
         """Whether there is a result for this very line."""
         return self._digests.get(line.number) == line.digest
+
+    def has_failed(self, line: BatchLine) -> bool:
+        """Whether the result there is for it is an error."""
+        response = json.loads(self._results[line.number])["response"]
+        return response is None or response["status_code"] != 200
 
     def add(self, line: BatchLine, result: dict[str, Any], *, final: bool = True) -> None:
         """Keep a result; one that is not final is made again on resuming."""

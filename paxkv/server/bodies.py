@@ -95,7 +95,7 @@ class GenerationBody(SamplingFields):
     max_completion_tokens: _json_type(int | None) = None  # type: ignore[valid-type]
     cache_salt: str | None = None
     truncate_prompt_tokens: _json_type(int | None) = None  # type: ignore[valid-type]
-    timeout: float | None = Field(default=None, gt=0)
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     return_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None
     guided_json: dict[str, Any] | str | None = None
@@ -134,6 +134,13 @@ class GenerationBody(SamplingFields):
         if form is not None:
             forms["response_format"] = form
         return forms
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a grammar may have to be compiled for it."""
+        forms = ("json", "regex", "choice", "grammar", "json_object")
+        names = ("structured_outputs", "response_format", *(f"guided_{form}" for form in forms))
+        return any(getattr(self, name) is not None for name in names)
 
     def refuse_unsupported(self) -> None:
         """Raise BadRequest for a field that would change the answer, and log what is ignored."""

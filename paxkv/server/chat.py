@@ -13,10 +13,10 @@ from starlette.responses import Response
 from paxkv.engine.request import Request
 from paxkv.outputs import CompletionOutput, RequestOutput
 from paxkv.sampling.checks import shown
-from paxkv.server.answers import answer
+from paxkv.server.answers import answer, prepared
 from paxkv.server.bodies import GenerationBody
 from paxkv.server.chat_text import ChatText
-from paxkv.server.conversations import Messages, conversation_ids
+from paxkv.server.conversations import Messages, conversation_ids, own_words
 from paxkv.server.errors import BadRequest
 from paxkv.server.logprobs import chat_logprobs, prompt_logprobs
 from paxkv.server.news import Piece
@@ -30,14 +30,16 @@ class ChatBody(GenerationBody):
     """messages: the conversation. logprobs: whether log-probabilities are wanted, and
     top_logprobs how many alternatives of each token. Without max_tokens an answer may fill
     max_model_len. continue_final_message: the answer goes on with the last message, where one
-    begins otherwise. chat_template_kwargs: further names for the chat template. tools, tool_choice:
-    functions that may, or must, be called. parallel_tool_calls: false for one call at most."""
+    begins otherwise. echo: begin the answer with the last message, if that is the assistant's.
+    chat_template_kwargs: further names for the chat template. tools, tool_choice: functions that
+    may, or must, be called. parallel_tool_calls: false for one call at most."""
 
     messages: Messages
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    echo: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -54,7 +56,12 @@ def routes(service: Service) -> APIRouter:
         service.check_model(body.model)
         request_id = new_id("chatcmpl")
         tools = Tools.read(body.tools, body.tool_choice)
-        requests = await service.work(lambda: _requests(service, body, tools, request_id))
+        requests = await prepared(
+            service,
+            http,
+            lambda: _requests(service, body, tools, request_id),
+            compiles=body.compiles or (tools is not None and tools.choice != "auto"),
+        )
         form = ChatFormat(service, body, tools, requests[0], request_id)
         return await answer(service, http, body, service.submit(body, requests), form)
 
@@ -120,6 +127,7 @@ class ChatFormat:
             "created": int(time.time()),
             "model": service.names[0],
         }
+        self._echo = own_words(body.messages) if body.echo else ""
         self._texts: dict[int, ChatText] = {}
         self._completion_tokens = 0
 
@@ -140,9 +148,12 @@ class ChatFormat:
     def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
         self._completion_tokens += len(completion.token_ids)
         text = self._new_text()
+        message = text.message(completion.text)
+        if self._echo:
+            message["content"] = self._echo + (message["content"] or "")
         choice = {
             "index": completion.index,
-            "message": text.message(completion.text),
+            "message": message,
             "logprobs": self._logprobs(completion.token_ids, completion.logprobs),
             "finish_reason": self._finish_reason(text, completion.finish_reason),
             "stop_reason": completion.stop_reason,
@@ -156,7 +167,7 @@ class ChatFormat:
         chunks = []
         if piece.child not in self._texts:
             self._texts[piece.child] = self._new_text()
-            chunks.append(self._chunk(piece.child, {"role": "assistant", "content": ""}))
+            chunks.append(self._chunk(piece.child, {"role": "assistant", "content": self._echo}))
         text = self._texts[piece.child]
         deltas = text.deltas(piece.text, piece.finish_reason is not None)
         told = piece.logprobs or (self._body.return_token_ids and piece.token_ids)

@@ -12,6 +12,7 @@ from paxkv.sampling.checks import shown
 from paxkv.server.errors import BadRequest
 from paxkv.server.service import Service
 from paxkv.server.truncation import Truncation
+from paxkv.text.chat import joined_text
 from paxkv.text.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -95,6 +96,14 @@ def conversation_ids(
         return tokenizer.encode(text, add_special_tokens=False)
     except ValueError as error:
         raise BadRequest(str(error), param="messages") from None
+
+
+def own_words(messages: list[dict[str, Any]]) -> str:
+    """The text of a conversation's last message if it is the assistant's; empty if it is not."""
+    last = messages[-1]
+    if last["role"] != "assistant" or last.get("content") is None:
+        return ""
+    return joined_text(last["content"], len(messages) - 1)
 
 
 def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:

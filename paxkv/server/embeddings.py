@@ -34,7 +34,7 @@ class EmbeddingBody(Body):
     normalize: bool | None = None
     cache_salt: str | None = None
     truncate_prompt_tokens: int | None = None
-    timeout: float | None = Field(default=None, gt=0)
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     def pooling_params(self) -> PoolingParams:
         """Raises BadRequest for what cannot be had."""

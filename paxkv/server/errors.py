@@ -83,6 +83,10 @@ class TooLarge(ApiError):
     status = 413
 
 
+class HeadersTooLarge(ApiError):
+    status = 431
+
+
 class ClientGone(ApiError):
     """Nobody reads the answer; the status is only for the log."""
 

@@ -19,6 +19,7 @@ class RequestLimits:
     max_reader_stall_seconds: a reader that takes nothing of its stream for so long is let go.
     max_request_seconds: a request that takes longer ends with status 408; its own `timeout` may
         be shorter.
+    max_grammar_seconds: to compile the form of a structured output.
     max_prompts: in one request.
     max_messages: in one conversation.
     max_stop_strings: in `stop`.
@@ -33,6 +34,7 @@ class RequestLimits:
     max_body_seconds: float = 30.0
     max_reader_stall_seconds: float = 60.0
     max_request_seconds: float = 3600.0
+    max_grammar_seconds: float = 3.0
     max_prompts: int = 1024
     max_messages: int = 2048
     max_stop_strings: int = 16

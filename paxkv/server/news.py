@@ -38,6 +38,12 @@ class News:
     pieces: list[Piece] = field(default_factory=list)
     ended: str | None = None
 
+    @property
+    def first_token(self) -> float:
+        """When the request's first token came, at a time when one has; beams are told of late."""
+        first = self.request.first_token
+        return self.time if first is None else first
+
 
 class Watcher:
     """Follows one request in the engine's thread and tells each thing once."""

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from paxkv.engine.request import Request
 from paxkv.outputs import RequestOutput
-from paxkv.server.answers import answer
+from paxkv.server.answers import answer, prepared
 from paxkv.server.bodies import GenerationBody
 from paxkv.server.errors import BadRequest
 from paxkv.server.news import Piece
@@ -33,7 +33,9 @@ def routes(service: Service) -> APIRouter:
         service.loop.check()
         service.check_model(body.model)
         request_id = new_id("gen")
-        requests = await service.work(lambda: _requests(service, body, request_id))
+        requests = await prepared(
+            service, http, lambda: _requests(service, body, request_id), compiles=body.compiles
+        )
         form = PlainFormat(service, requests[0])
         return await answer(service, http, body, service.submit(body, requests), form)
 

@@ -8,43 +8,101 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from paxkv.server.limits import RequestLimits
+
 
 class PatientProtocol(H11Protocol):
-    """Closes a connection whose request headers do not come within `header_seconds`, and those
-    beyond `max_connections`."""
+    """Ends connections whose other side keeps the server waiting, and those beyond
+    max_connections.
 
-    header_seconds = 10.0
-    max_connections = 4096
-    _deadline: asyncio.TimerHandle | None = None
+    Headers, and the rest of a body that nobody reads any more, have max_header_seconds. A peer
+    that takes nothing of what it is sent has max_reader_stall_seconds to twice that, also when
+    the connection is being closed. Whoever sends ahead of the answer may send max_header_bytes.
+    """
+
+    limits = RequestLimits()
+    _overdue: asyncio.TimerHandle | None = None
+    _next_look: asyncio.TimerHandle | None = None
+    _left: int | None = None
 
     @classmethod
-    def limited(cls, header_seconds: float, max_connections: int) -> type[PatientProtocol]:
-        limits = {"header_seconds": header_seconds, "max_connections": max_connections}
-        return type("LimitedProtocol", (cls,), limits)
+    def limited(cls, limits: RequestLimits) -> type[PatientProtocol]:
+        return type("LimitedProtocol", (cls,), {"limits": limits})
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > self.max_connections:
+        if len(self.connections) > self.limits.max_connections:
             transport.close()
             return
-        self._wait_for_headers()
+        self._expect()
+        self._look()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            self._wait_for_headers()
+        if self.conn.their_state is h11.DONE:
+            self._keep_reading()
+        if self.conn.their_state is h11.IDLE or self._ignores_body:
+            self._expect()
         else:
-            self._stop_waiting()
+            self._expect_nothing()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._left = None
+        if self._ignores_body or (self.conn.their_state is h11.IDLE and self._early_bytes):
+            self._expect()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # an answer is on its way already
+            self.transport.abort()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._left = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._expect_nothing()
+        if self._next_look is not None:
+            self._next_look.cancel()
         super().connection_lost(exc)
 
-    def _wait_for_headers(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self.header_seconds, self.transport.close)
+    def _look(self) -> None:
+        """Abort if there is as much to be taken as at the last look, and nothing was added."""
+        left = self.transport.get_write_buffer_size()
+        if left and left == self._left:
+            self.transport.abort()
+            return
+        writing = self.cycle is not None and not self.cycle.response_complete
+        waits = self.flow.write_paused or self.transport.is_closing() or not writing
+        self._left = left if waits else None
+        self._next_look = self.loop.call_later(self.limits.max_reader_stall_seconds, self._look)
 
-    def _stop_waiting(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    @property
+    def _early_bytes(self) -> int:
+        """What has come of the next request."""
+        return len(self.conn.trailing_data[0])
+
+    def _keep_reading(self) -> None:
+        """What comes before the answer is kept. uvicorn would stop reading here, and not see
+        that the client has gone."""
+        if self._early_bytes > self.limits.max_header_bytes:
+            self.transport.abort()
+        else:
+            self.flow.resume_reading()
+
+    @property
+    def _ignores_body(self) -> bool:
+        """Whether the answer was given before the end of the body."""
+        return self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+
+    def _expect(self) -> None:
+        if self._overdue is None:
+            seconds = self.limits.max_header_seconds
+            self._overdue = self.loop.call_later(seconds, self.transport.close)
+
+    def _expect_nothing(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None

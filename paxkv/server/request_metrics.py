@@ -95,9 +95,7 @@ class RequestMetrics:
         self._last_token[request.request_id] = news.time
         if last is None:
             self._prompt_tokens.inc(request.num_prompt)
-            # Beams are told of when they end; their first tokens came earlier.
-            first = news.time if request.first_token is None else request.first_token
-            self._ttft.observe(first - request.arrival_time)
+            self._ttft.observe(news.first_token - request.arrival_time)
             return
         gap = news.time - last
         self._itl.observe(gap)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 from types import FrameType
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_ENGINE_DEAD = 1
 KEEP_ALIVE_SECONDS = 75
+OTHER_FILES = 256
 SECONDS_TO_TELL = 1.0  # that a dead engine's server stays, to answer what it has
 
 
@@ -35,6 +37,17 @@ def listen(host: str, port: int) -> socket.socket:
         found.close()
         raise ValueError(f"cannot listen on host={host}, port={port}: {error.strerror}") from None
     return found
+
+
+def allow_files(connections: int) -> None:
+    """Raise the process's limit of open files to what so many connections need, if it may be."""
+    wanted = connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        logger.warning("max_connections=%d, but %d files may be open at most", connections, hard)
+        wanted = hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class GracefulServer(uvicorn.Server):
@@ -85,9 +98,7 @@ def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=5,
         ws="none",
-        http=PatientProtocol.limited(
-            service.limits.max_header_seconds, service.limits.max_connections
-        ),
+        http=PatientProtocol.limited(service.limits),
         ssl_certfile=service.settings.ssl_certfile,
         ssl_keyfile=service.settings.ssl_keyfile,
         loop="asyncio",
@@ -97,6 +108,7 @@ def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
 def serve(app: FastAPI, sockets: list[socket.socket]) -> int:
     """Answer on `sockets` until a signal; the exit code: 0, or 1 if the engine died."""
     service: Service = app.state.service
+    allow_files(service.limits.max_connections)
     server = GracefulServer(configuration(service, app), service)
     for each in sockets:
         host, port = each.getsockname()[:2]

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from paxkv.engine.admission import Admitter
@@ -14,11 +15,13 @@ from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.sampling.checks import shown
 from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.structured_outputs import StructuredOutputsParams
 from paxkv.server import prompts
 from paxkv.server.bodies import GenerationBody
 from paxkv.server.call import Call
 from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import BadRequest, NotFound
+from paxkv.server.grammar_trial import GrammarTrial
 from paxkv.server.limits import RequestLimits
 from paxkv.server.settings import ServerSettings
 from paxkv.server.truncation import Truncation
@@ -60,6 +63,7 @@ class Service:
         self.created = int(time.time())
         self.max_model_len = model.engine.limits.max_model_len
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
+        self._compilers = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         try:
             self.tokenizer: Tokenizer | None = model.get_tokenizer()
         except ValueError:
@@ -87,9 +91,15 @@ class Service:
                 code="model_not_found",
             )
 
-    async def work(self, function: Callable[[], T]) -> T:
-        """The result of `function`, called in a worker thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, function)
+    async def work(self, function: Callable[[], T], *, compiles: bool = False) -> T:
+        """The result of `function`, called in a worker thread; those that compile grammars have
+        one of their own, since they take their time."""
+        pool = self._compilers if compiles else self._workers
+        return await asyncio.get_running_loop().run_in_executor(pool, function)
+
+    @cached_property
+    def _trial(self) -> GrammarTrial:
+        return GrammarTrial(self.model.admitter.grammars, self.limits.max_grammar_seconds)
 
     def admit(
         self,
@@ -116,9 +126,17 @@ class Service:
                 form, params, request_id=name, cache_salt=body.cache_salt
             )
 
+        if params.structured_outputs is not None:
+            self._try(params.structured_outputs)  # type: ignore[arg-type]
         truncation = self.truncation(body.truncate_prompt_tokens, params.max_tokens)
         cut = None if truncation is None else self.cutter(truncation)
         return prompts.admit(make, prompt, request_id, self.longest_text, cut=cut)
+
+    def _try(self, form: StructuredOutputsParams) -> None:
+        try:
+            self._trial.check(form)
+        except ValueError as error:
+            raise BadRequest(str(error), param="structured_outputs") from None
 
     def truncation(self, value: Any, max_tokens: int | None = None) -> Truncation | None:
         """What truncate_prompt_tokens asks for. Raises BadRequest for a wrong value."""
@@ -145,7 +163,10 @@ class Service:
         return min(timeout or self.limits.max_request_seconds, self.limits.max_request_seconds)
 
     def close(self) -> None:
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._workers, self._compilers):
+            pool.shutdown(wait=False, cancel_futures=True)
+        if "_trial" in self.__dict__:
+            self._trial.close()
 
 
 def new_id(kind: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from paxkv.sampling.checks import shown
 from paxkv.server.errors import BadRequest
 
 MOST_TOOLS = 128
+LONGEST_NAME = 256
 CHOICES = ("none", "auto", "required")
 
 
@@ -66,6 +67,10 @@ class Tools:
         return {"json": {"type": "array", "minItems": 1, "items": {"anyOf": calls}}}
 
 
+def _is_name(name: Any) -> TypeGuard[str]:
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+
+
 def _read(tools: Any) -> dict[str, Any]:
     """JSON schemas by function name."""
     if not isinstance(tools, list) or len(tools) > MOST_TOOLS:
@@ -78,9 +83,11 @@ def _read(tools: Any) -> dict[str, Any]:
                 f'tools[{index}] must be {{"type": "function", "function": {{…}}}}', param="tools"
             )
         name, schema = function.get("name"), function.get("parameters")
-        if not isinstance(name, str) or not name or name in parameters:
+        if not _is_name(name) or name in parameters:
             raise BadRequest(
-                f"tools[{index}].function.name must be a string that no other has", param="tools"
+                f"tools[{index}].function.name must be printable, of at most {LONGEST_NAME} "
+                "characters, and no other's",
+                param="tools",
             )
         if schema is not None and not isinstance(schema, dict):
             raise BadRequest(

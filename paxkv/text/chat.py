@@ -125,7 +125,7 @@ def load_template(template: str | Path) -> str:
     return text
 
 
-def _joined(content: Any, index: int) -> Any:
+def joined_text(content: Any, index: int) -> Any:
     """Message content as one string; lists of `{"type": "text", "text": …}` are concatenated."""
     if not isinstance(content, (list, tuple)):
         return content
@@ -154,7 +154,7 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             raise ValueError(f"messages[{index}] must be an object with a 'role' string")
         fields = {key: _plain(value) for key, value in message.items() if value is not None}
         if "content" in fields:
-            fields["content"] = _joined(fields["content"], index)
+            fields["content"] = joined_text(fields["content"], index)
         plain.append(fields)
     return plain
 

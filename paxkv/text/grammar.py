@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import threading
 from collections.abc import Collection
+from typing import Any
 
 import llguidance
 import numpy as np
@@ -18,6 +20,7 @@ from paxkv.sampling.structured_outputs import StructuredOutputsParams
 from paxkv.text.tokenizer import Tokenizer
 
 REMEMBERED = 64
+_TOLD = re.compile(r"^Error: (.*)$", re.MULTILINE)  # the rest is a dump of everything
 
 
 class Grammar:
@@ -43,7 +46,9 @@ class Grammar:
     @property
     def error(self) -> str:
         """Why nothing can follow, the end neither; empty if something can."""
-        return self._matcher.get_error()
+        error = self._matcher.get_error()
+        told = _TOLD.search(error)
+        return told[1] if told else error
 
     def allowed(self) -> np.ndarray:
         """Bits uint32 [ceil(V / 32)] of the tokens that may follow, end ids where it may end."""
@@ -72,6 +77,18 @@ class Grammars:
         with self._lock:
             return self._compiled(params.kind, params.text()).copy()
 
+    def check(self, kind: str, text: str) -> None:
+        """Raises ValueError if it cannot be compiled; nothing of it is remembered."""
+        self._compile(kind, text)
+
+    def vocabulary(self) -> dict[str, Any]:
+        """What another process needs to know, as JSON."""
+        return {
+            "tokenizer": self._tokenizer.backend.to_str(),
+            "vocab_size": self._vocab_size,
+            "end_ids": self._end_ids,
+        }
+
     def _compile(self, kind: str, text: str) -> Grammar:
         source = _source(kind, text)
         failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(
@@ -82,7 +99,11 @@ class Grammars:
         matcher = llguidance.LLMatcher(self._vocabulary, source, log_level=0)
         if matcher.is_error():
             raise _not_compiled(kind, matcher.get_error())
-        return Grammar(matcher, -(-self._vocab_size // 32))
+        grammar = Grammar(matcher, -(-self._vocab_size // 32))
+        grammar.allowed()  # some are found out no earlier
+        if grammar.error:
+            raise _not_compiled(kind, grammar.error)
+        return grammar
 
     @functools.cached_property
     def _vocabulary(self) -> llguidance.LLTokenizer:
@@ -94,6 +115,9 @@ class Grammars:
 def _source(kind: str, text: str) -> str:
     if kind == "json_object":
         kind, text = "json", json.dumps({"type": "object"})
+    elif kind == "choice":  # as one terminal: thousands of rules would be too many
+        choices = " | ".join(json.dumps(choice) for choice in json.loads(text))
+        return llguidance.LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {choices}")
     try:
         return llguidance.grammar_from(kind, text)  # type: ignore[arg-type]
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 from pathlib import Path
 
@@ -60,6 +61,23 @@ def test_api_08_every_route_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     assert "request" in caplog.text
     assert not any(key in caplog.text for key in (KEY, OTHER, ADMIN, "the cat"))
     assert not any(key in repr(SETTINGS) for key in (KEY, OTHER, ADMIN))
+
+
+def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key with hmac.compare_digest, digests of one length, whether or not one has fitted."""
+    compared: list[tuple[int, int]] = []
+    own = hmac.compare_digest
+
+    def note(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return own(one, other)
+
+    monkeypatch.setattr("paxkv.server.keys.hmac.compare_digest", note)
+    keys = Keys(["a", "b" * 500, "c"])
+    for given in (b"Bearer a", b"Bearer c", b"Bearer x", b"Bearer ", b"Basic a", b"", b"b" * 9000):
+        compared.clear()
+        assert keys.opens(given) == (given in (b"Bearer a", b"Bearer c"))
+        assert compared == [(32, 32)] * 3
 
 
 def test_admin_routes_are_closed_without_an_admin_key(server: Client) -> None:

@@ -138,6 +138,28 @@ def test_gauges_follow_and_aborts_count() -> None:
         check_idle(scrape)
 
 
+def test_beams_have_their_first_token_when_it_is_drawn() -> None:
+    """They are told of at their end, steps later; metrics and page know when the first came."""
+    with serving() as server:
+        body = completion("the cat", use_beam_search=True, n=2, max_tokens=8)
+        assert server.post("/v1/completions", body).status == 200  # compiles
+        before = Scrape(server)
+        server.model.engine.runner.hooks.before_launch = lambda _: time.sleep(0.03)
+        assert server.post("/v1/completions", {**body, "prompt": "the dog"}).status == 200
+        after = Scrape(server)
+        server.model.engine.runner.hooks.before_launch = None
+        first, whole = (
+            after[f"{name}_seconds_sum"] - before[f"{name}_seconds_sum"]
+            for name in ("time_to_first_token", "e2e_request_latency")
+        )
+        name = "time_to_first_token_seconds_count"
+        assert after[name] - before[name] == 1
+        assert 0.03 <= first < whole / 2
+        assert whole >= 8 * 0.03
+        shown = server.get("/page/state").json()["traffic"]["first_tokens"][-1]
+        assert shown == pytest.approx(first, abs=1e-4)
+
+
 def test_mt_01_hits_are_counted_once() -> None:
     """Not again when a preempted request meets its own blocks, or one that waits is looked at."""
     model = TinyModel(num_gpu_blocks_override=20, max_num_seqs=4)

@@ -21,7 +21,7 @@ from tests.server.tiny_server import NAME, lent_model
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def request(custom_id: str, text: str, url: str = "/v1/chat/completions", **body: Any) -> str:
+def request_line(custom_id: str, text: str, url: str = "/v1/chat/completions", **body: Any) -> str:
     messages = [{"role": "user", "content": text}]
     fields = {"model": NAME, "messages": messages, "max_tokens": 4, "temperature": 0, **body}
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": fields})
@@ -42,17 +42,17 @@ def failed(result: dict[str, Any]) -> bool:
 
 def test_api_10_one_line_out_for_each_line_in(tmp_path: Path) -> None:
     lines = [
-        request("a", "hi"),
+        request_line("a", "hi"),
         "not json",
         "",
-        request("a", "again"),
-        request("b", "x " * 9000),
-        request("c", "hi", url="/v1/nope"),
-        request("d", "hi", stream=True),
-        request("e", "hi", model="nope"),
+        request_line("a", "again"),
+        request_line("b", "x " * 9000),
+        request_line("c", "hi", url="/v1/nope"),
+        request_line("d", "hi", stream=True),
+        request_line("e", "hi", model="nope"),
         "[1]",
         '{"custom_id": "f"}',
-        request("z", "bye"),
+        request_line("z", "bye"),
     ]
     summary, out = run(tmp_path, lines)
     assert [result["custom_id"] for result in out if result["custom_id"]] == list("aabcdefz")
@@ -88,19 +88,19 @@ def test_the_simple_form(tmp_path: Path) -> None:
 
 
 def test_results_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
-    lines = [request(str(number), f"text {number}") for number in range(5)]
+    lines = [request_line(str(number), f"text {number}") for number in range(5)]
     _, whole = run(tmp_path, lines)
     kept = BatchResults(tmp_path / "out.jsonl", resume=False)
     for number in (2, 4):
         line = BatchLine.parse(number, lines[number - 1])
-        kept.add(line, {"custom_id": str(number), "kept": True})
+        kept.add(line, {"custom_id": str(number), "kept": True, "response": {"status_code": 200}})
     kept.add(BatchLine.parse(5, lines[4]), {"not": "final"}, final=False)
     kept.abandon()
     partial = tmp_path / "out.jsonl.partial"
     partial.write_text(partial.read_text() + '{"line": 1, "digest": "')
     with pytest.raises(ValueError, match="--resume"):
         run(tmp_path, lines)
-    lines[3] = request("3", "changed since")
+    lines[3] = request_line("3", "changed since")
     source = tmp_path / "in.jsonl"
     source.write_text("\n".join(lines) + "\n")
     summary = run_batch(
@@ -108,16 +108,72 @@ def test_results_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
     )
     out = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert summary.resumed == 1
-    assert out[1] == {"custom_id": "2", "kept": True}
+    assert out[1] == {"custom_id": "2", "kept": True, "response": {"status_code": 200}}
     assert [result.get("custom_id") for result in out] == ["0", "2", "2", "3", "4"]
     assert not any(failed(result) for result in out if "kept" not in result)
     assert out[0]["response"]["body"]["choices"] == whole[0]["response"]["body"]["choices"]
 
 
+def test_a_fault_of_the_server_is_one_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = lent_model().admitter.request
+    times = {"broken": 0}
+
+    def request(prompt: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs["cache_salt"] == "broken":
+            times["broken"] += 1
+            raise RuntimeError("injected")
+        return own(prompt, *args, **kwargs)
+
+    monkeypatch.setattr(lent_model().admitter, "request", request)
+    salts = ["a", "broken", "b"]
+    lines = [request_line(salt, "hi", cache_salt=salt) for salt in salts]
+    summary, out = run(tmp_path, lines)
+    assert [result["custom_id"] for result in out] == salts
+    assert [result["response"]["status_code"] for result in out] == [200, 500, 200]
+    assert (summary.answered, summary.failed, times["broken"]) == (2, 1, 1)
+
+
+def test_embeddings_are_lines_too(tmp_path: Path) -> None:
+    body = {"custom_id": "e", "url": "/v1/embeddings", "body": {"input": ["a", "the cat"]}}
+    summary, (line,) = run(tmp_path, [json.dumps(body)])
+    assert summary.answered == 1
+    assert len(line["response"]["body"]["data"]) == 2
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize("after", [False, True])
+def test_an_end_while_the_file_is_written_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
+) -> None:
+    """Before or after each step there is the old file or the new one, never half of one."""
+    target = tmp_path / "out.jsonl"
+    target.write_text("an earlier file\n")
+    lines = [request_line(str(number), f"text {number}") for number in range(3)]
+    own = getattr(os, step)
+
+    def stop(*args: Any) -> None:
+        if after:
+            own(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, step, stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, lines)
+    replaced = step == "replace" and after
+    assert (target.read_text() == "an earlier file\n") is not replaced
+    assert not replaced or target.read_text().count("\n") == 3
+    summary, out = run(tmp_path, lines, resume=True)
+    assert (summary.resumed, summary.answered) == (3, 0)
+    assert [result["custom_id"] for result in out] == ["0", "1", "2"]
+
+
 def test_kill_9_loses_nothing_that_was_written(tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     partial = tmp_path / "out.jsonl.partial"
-    lines = [request(str(number), f"text {number}", max_tokens=30) for number in range(40)]
+    lines = [request_line(str(number), f"text {number}", max_tokens=30) for number in range(40)]
     source.write_text("\n".join(lines) + "\n")
     program = (
         "import sys, time; from pathlib import Path; from tests.server.tiny_server import *;"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -105,43 +108,90 @@ def test_sv_03_what_does_not_end_within_the_grace_is_told() -> None:
         assert b"shutting_down" in response.read()
 
 
-def test_sv_03_signals_of_a_process() -> None:
-    """kill -9 leaves the port free; SIGTERM lets a stream end, and the process ends with 0."""
-    first = TinyProcess()
+def told(response: http.client.HTTPResponse, events: int = 10**6) -> str:
+    """The text of a stream as far as it came, `[DONE]` at its end if it was told so."""
+    text = ""
+    with suppress(http.client.IncompleteRead, ConnectionError):
+        while events and (line := response.readline()):
+            if line == b"data: [DONE]\n":
+                return text + "[DONE]"
+            if line.startswith(b"data: "):
+                text += json.loads(line[6:])["choices"][0]["text"]
+                events -= 1
+    return text
+
+
+def leaves_nothing(folder: Path) -> bool:
+    return not [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_sv_03_signals_of_a_process(tmp_path: Path) -> None:
+    """kill -9 leaves the port free and no files, and what was told of an answer stays true;
+    SIGTERM lets a stream end, and the process ends with 0."""
+    body = completion(stream=True, max_tokens=400)
+    first = TinyProcess(temporary=tmp_path)
     try:
-        stream = first.client.open("POST", COMPLETIONS, completion(stream=True, max_tokens=400))
-        stream.getresponse().readline()
+        stream = first.client.open("POST", COMPLETIONS, body).getresponse()
+        start = told(stream, events=5)
         first.send(signal.SIGKILL)
+        start += told(stream)
         assert first.wait() == -signal.SIGKILL
-        second = TinyProcess(port=first.port)
+        assert leaves_nothing(tmp_path)
+        second = TinyProcess(port=first.port, temporary=tmp_path)
     finally:
         first.close()
     try:
-        assert second.client.post("/v1/chat/completions", chat()).status == 200
-        stream = second.client.open("POST", COMPLETIONS, completion(stream=True, max_tokens=60))
-        response = stream.getresponse()
-        response.readline()
+        whole = told(second.client.open("POST", COMPLETIONS, body).getresponse())
+        assert whole.endswith("[DONE]")
+        assert whole.startswith(start)
+        assert 0 < len(start) < len(whole) - len("[DONE]")
+        stream = second.client.open("POST", COMPLETIONS, {**body, "max_tokens": 60}).getresponse()
+        begun = told(stream, events=1)
         second.send(signal.SIGTERM)
-        tail = response.read().decode()
-        assert '"finish_reason":"length"' in tail
-        assert tail.endswith("data: [DONE]\n\n")
+        ended = begun + told(stream)
         assert second.wait() == 0
+        assert ended.endswith("[DONE]")
+        assert whole.startswith(ended.removesuffix("[DONE]"))
         assert "Traceback" not in second.log
+        assert leaves_nothing(tmp_path)
     finally:
         second.close()
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
-def test_sv_03_a_signal_while_starting(kind: signal.Signals) -> None:
-    process = TinyProcess(ready=False)
+def test_sv_03_a_signal_while_starting(kind: signal.Signals, tmp_path: Path) -> None:
+    process = TinyProcess(ready=False, temporary=tmp_path)
     try:
         process.send(kind)
         start = time.monotonic()
         assert process.wait() == -kind
         assert time.monotonic() - start < 5
         listen("127.0.0.1", process.port).close()
+        assert leaves_nothing(tmp_path)
     finally:
         process.close()
+
+
+def test_sv_03_killed_while_it_compiles_it_starts_again(tmp_path: Path) -> None:
+    """With whatever was left half-written in the folder of compiled programs."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    process = TinyProcess(ready=False, temporary=tmp_path / "a", cache=cache)
+    try:
+        until = time.monotonic() + 60
+        while not any(cache.iterdir()):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.send(signal.SIGKILL)
+        process.wait()
+        again = TinyProcess(port=process.port, temporary=tmp_path / "b", cache=cache)
+    finally:
+        process.close()
+    try:
+        assert again.client.post("/v1/chat/completions", chat()).status == 200
+        assert leaves_nothing(tmp_path / "a")
+    finally:
+        again.close()
 
 
 def test_sv_03_a_second_signal_ends_at_once() -> None:

@@ -412,7 +412,7 @@ def test_steady_traffic_compiles_nothing() -> None:
         (
             {},
             beams(2, best_of=17),
-            "beam_width .best_of or n.=17 must be at most max_beam_width=16",
+            "beam_width .best_of.=17 must be at most max_beam_width=16",
         ),
         ({}, beams(2, stop_token_ids=[3, 4, 5]), "stop_token_ids .* 17 together.* at most 16"),
     ],

@@ -158,6 +158,34 @@ def test_all_streams_end_whatever_else_happens() -> None:
         server.wait_idle()
 
 
+def test_admin_calls_among_streams() -> None:
+    """Between the steps of others: figures, and a prefix cache that is forgotten often."""
+    admin = {"Authorization": "Bearer admin"}
+    with serving(settings=ServerSettings(admin_key=["admin"])) as server:
+        body = completion([7] * 40, max_tokens=60)
+        want = server.post(COMPLETIONS, body).json()["choices"][0]["text"]
+        found: list[Any] = []
+
+        def read() -> None:
+            events = server.events(COMPLETIONS, body)
+            found.append("".join(e["choices"][0]["text"] for e in events[:-1]))
+
+        def administer() -> None:
+            for _ in range(15):
+                stats = server.get("/admin/stats", headers=admin).json()
+                assert 0 <= stats["free_blocks"] <= stats["num_blocks"]
+                reply = server.post("/admin/reset_prefix_cache", {}, headers=admin)
+                found.append(reply.status)
+
+        threads = [threading.Thread(target=work) for work in [read, administer] * 6]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(map(str, found)) == sorted([want] * 6 + ["200"] * 90)
+        server.wait_idle()
+
+
 def test_priorities_reach_the_queue() -> None:
     with serving() as server:
         slow(server, 0.01)

@@ -8,7 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from paxkv.text.chat import render_chat
-from tests.server.tiny_server import TEMPLATE, TinyServer, chat, completion
+from tests.server.tiny_server import TEMPLATE, TinyServer, chat, completion, joined
 from tests.server.tiny_server import tokenizer as tiny_tokenizer
 
 COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
@@ -87,6 +87,25 @@ def test_an_answer_goes_on(server: TinyServer, said: str) -> None:
     assert server.post("/tokenize", body).json()["tokens"] == ids
     answer = server.post(CHAT, body).json()["choices"][0]["message"]["content"]
     assert answer == server.post(COMPLETIONS, completion(ids)).json()["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("content", ["The mat is", [{"type": "text", "text": "The mat is"}]])
+def test_echo_in_chat_shows_what_the_answer_goes_on_from(server: TinyServer, content: Any) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]
+    body = chat(messages=messages, continue_final_message=True, n=2, seed=3, temperature=1)
+    plain = server.post(CHAT, body).json()
+    echoed = server.post(CHAT, {**body, "echo": True}).json()
+    streamed = joined(server.events(CHAT, {**body, "echo": True}))
+    for index, choice in enumerate(plain["choices"]):
+        want = "The mat is" + choice["message"]["content"]
+        assert echoed["choices"][index]["message"]["content"] == streamed[index]["text"] == want
+    assert echoed["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
+
+
+def test_echo_in_chat_shows_nobody_elses_words(server: TinyServer) -> None:
+    plain, echoed = (server.post(CHAT, chat(echo=echo)).json() for echo in (None, True))
+    assert echoed["choices"] == plain["choices"]
+    assert server.post(CHAT, chat(echo="yes")).status == 400
 
 
 def test_a_template_that_trims_or_leaves_out() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -26,14 +27,30 @@ def _programs() -> Path:
 
 
 class TinyProcess:
-    """A started server, by default ready to answer. log: what it wrote, once it has ended."""
+    """A started server, by default ready to answer. log: what it wrote, once it has ended.
 
-    def __init__(self, *arguments: str, port: int = 0, ready: bool = True) -> None:
+    temporary: where it may put temporary files. cache: its folder of compiled programs.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        port: int = 0,
+        ready: bool = True,
+        temporary: Path | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        environment = {"JAX_COMPILATION_CACHE_DIR": str(_programs()), **os.environ}
+        if temporary is not None:
+            temporary.mkdir(exist_ok=True)
+            environment["TMPDIR"] = str(temporary)
+        if cache is not None:
+            environment["JAX_COMPILATION_CACHE_DIR"] = str(cache)
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.server.tiny_process", str(port), *arguments],
             cwd=ROOT,
-            env={"JAX_COMPILATION_CACHE_DIR": str(_programs()), **os.environ},
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=self._output,
             text=True,
@@ -72,19 +89,23 @@ class TinyProcess:
         self._output.close()
 
 
-def main(port: int, slow: bool) -> int:
+def main(port: int, options: list[str]) -> int:
     from paxkv.server.app import build_app
     from paxkv.server.running import listen, serve
     from tests.server.tiny_server import TinyModel
 
     logging.basicConfig(level="INFO")
+    if "--few-files" in options:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
     socket = listen("127.0.0.1", port)
     print(socket.getsockname()[1], flush=True)
     model = TinyModel()
-    if slow:
+    if "--slow" in options:
         model.engine.runner.hooks.before_launch = lambda _: time.sleep(0.05)
     return serve(build_app(model, name="tiny"), [socket])
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), "--slow" in sys.argv))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

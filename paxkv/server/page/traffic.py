@@ -36,7 +36,7 @@ class Traffic:
         self.generated += news.num_tokens
         if news.num_tokens and request.request_id not in self._begun:
             self._begun.add(request.request_id)
-            self.first_tokens.append(news.time - request.arrival_time)
+            self.first_tokens.append(news.first_token - request.arrival_time)
             self.num_first_tokens += 1
         if news.ended is not None:
             self._begun.discard(request.request_id)

@@ -1,0 +1,55 @@
+"""A process that tries grammars, so that one which never ends, or takes all memory, can be ended.
+
+A first line tells it the vocabulary; then each line is a grammar, and a line in answer says what
+is wrong with it, if anything. It ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import threading
+from queue import SimpleQueue
+
+import tokenizers
+
+from paxkv.text.grammar import Grammars
+from paxkv.text.tokenizer import Tokenizer
+
+MOST_BYTES = 4 << 30
+
+
+def main() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = MOST_BYTES if hard == resource.RLIM_INFINITY else min(MOST_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    lines: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    vocabulary = json.loads(lines.get())
+    backend = tokenizers.Tokenizer.from_str(vocabulary["tokenizer"])
+    grammars = Grammars(Tokenizer(backend), vocabulary["vocab_size"], vocabulary["end_ids"])
+    _try(grammars, "regex", "a")
+    print(json.dumps("ready"), flush=True)
+    while True:
+        print(json.dumps(_try(grammars, *json.loads(lines.get()))), flush=True)
+
+
+def _read(lines: SimpleQueue[str]) -> None:
+    """Not in the main thread, which may be busy for ever when the end comes."""
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+def _try(grammars: Grammars, kind: str, text: str) -> str:
+    try:
+        grammars.check(kind, text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    main()
