@@ -48,6 +48,7 @@ compile() {
 compile offline offline_compile --targets h200 a100 "$@"
 compile offline offline_compile_mosaic --backend mosaic --targets h200
 compile offline_traffic traffic
+compile offline_traffic traffic_mosaic --backend mosaic --targets h200
 compile planted planted
 rm -f "$results"/lowering*.json
 "$oldest/bin/python" -m pallas_kernels.lab lower --results "$results"

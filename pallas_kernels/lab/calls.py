@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -72,9 +72,8 @@ def mosaic_calls(head_dim: int, page_size: int) -> Iterator[CountedCall]:
         ("decode v2", _FEW),
         ("prefill", _CHUNKS),
     ):
-        name = f"mosaic {name} D{head_dim} page{page_size}"
-        call = attention_call("mosaic", head_dim, page_size, name, lengths)
-        yield replace(call, ideal=mosaic_ideal)
+        size = f"D{head_dim} page{page_size}"
+        yield attention_call("mosaic", head_dim, page_size, f"mosaic {name} {size}", lengths)
 
 
 def _one_each(head_dim: int, page_size: int) -> list[tuple[int, int]]:
@@ -127,7 +126,8 @@ def attention_call(
     def attend(**arrays: Any) -> Any:
         return ragged_paged_attention(**arrays, window=window, backend=backend)
 
-    return CountedCall(name, attend, arguments, partial(attention_ideal, window=window))
+    ideal = mosaic_ideal if backend == "mosaic" else attention_ideal
+    return CountedCall(name, attend, arguments, partial(ideal, window=window))
 
 
 def _cascade(backend: str, head_dim: int, page_size: int) -> CountedCall:

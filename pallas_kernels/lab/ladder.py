@@ -45,7 +45,7 @@ class Kernel:
 
     program: what it is compiled in; `{}` stands for the size. launch: its name there. splits:
     whether that launch splits its keys; None for any. checked_as: the call whose answers and
-    bytes are looked at, where it is a part of one. counted: whether its bytes can be counted.
+    bytes are looked at, where it is a part of one.
     """
 
     name: str
@@ -56,7 +56,6 @@ class Kernel:
     backend: str = "triton"
     sizes: tuple[Size, ...] = _sizes(HEADS)
     targets: tuple[str, ...] = TARGETS
-    counted: bool = True
 
     @property
     def call(self) -> str:
@@ -64,7 +63,7 @@ class Kernel:
 
     def is_counted(self, size: Size) -> bool:
         """At that size."""
-        return self.counted and (size is None or size[0] in COUNTED)
+        return size is None or size[0] in COUNTED
 
 
 _ONE: tuple[Size, ...] = ((128, 16),)
@@ -73,8 +72,6 @@ _MOSAIC: dict[str, Any] = {
     "backend": "mosaic",
     "sizes": _sizes(MOSAIC_HEAD_DIMS),
     "targets": ("h200",),
-    # The interpreter of PTX knows no TMA.
-    "counted": False,
 }
 KERNELS = (
     Kernel("decode v1", "decode256 {} bfloat16", "paged_attention"),
@@ -139,7 +136,7 @@ class Results:
         return cls(
             {backend: load(_file("lowering", backend)) for backend in BACKENDS},
             {backend: load(_file("offline_compile", backend))["rows"] for backend in BACKENDS},
-            load("traffic")["rows"],
+            [row for backend in BACKENDS for row in load(_file("traffic", backend))["rows"]],
             load("planted"),
         )
 
@@ -219,8 +216,7 @@ def _row(kernel: Kernel, size: Size, target: str, answers: Answers, results: Res
     moved = [
         row
         for row in results.traffic
-        if kernel.counted
-        and ARCHITECTURES[row["target"]] == ARCHITECTURES[target]
+        if ARCHITECTURES[row["target"]] == ARCHITECTURES[target]
         and row["call"] == f"{kernel.call} {label(size)}".strip()
     ]
     outside = [x for row in moved for x in row["complaints"] if " bytes at " in x]
@@ -271,7 +267,7 @@ def table(rows: list[Rungs], planted: list[dict[str, Any]]) -> str:
         "interpreter against numpy. (b): versions of jax that lower it for CUDA. (c): registers a "
         "thread, bytes of spills, KiB of shared memory, occupancy, tensor-core instruction, "
         "asynchronous copies. (d): bytes asked for, as multiples of what the call must move, all "
-        "and of pages (or packed weights) alone; of the Triton kernels, at two head sizes. (e): "
+        "and of pages (or packed weights) alone, at two head sizes. (e): "
         "inside its arrays, in the interpreter between guard pages and in PTX. Nothing here ran "
         "on a GPU.",
         "",

@@ -75,9 +75,9 @@ def heavy(target: str, dump: Path) -> Iterator[Caught]:
         except Exception as error:
             told = str(error).strip().splitlines()[0][:200]
         yield Caught("c", f"{name}, {target}", told)
-    for rung, plant, call, wanted in _traffic():
+    for rung, call, wanted in _traffic(target):
         complaints = [x for x in measure(target, call, dump).complaints() if wanted in x]
-        yield Caught(rung, f"{plant.name}, {target}", "; ".join(complaints[:1]))
+        yield Caught(rung, f"{call.name}, {target}", "; ".join(complaints[:1]))
 
 
 def _with(tile: Tile, name: str) -> Program:
@@ -89,19 +89,30 @@ def _with(tile: Tile, name: str) -> Program:
     return Program(name, attend, program.arguments)
 
 
-def _traffic() -> Iterator[tuple[str, Plant, CountedCall, str]]:
+def _traffic(target: str) -> Iterator[tuple[str, CountedCall, str]]:
+    """Rung, call of a kernel with a bug, and what must be said of it."""
+    triton = (plants.DOUBLE_LOAD, plants.WIDE_WINDOW, plants.NEXT_PAGE)
+    mosaic = (plants.MOSAIC_DOUBLE_LOAD, plants.MOSAIC_WIDE_WINDOW, plants.MOSAIC_NEXT_PAGE)
+    yield from _counted("triton", *triton)
+    if target == "h200":
+        yield from _counted("mosaic", *mosaic)
+
+
+def _counted(
+    backend: str, twice: Plant, wide: Plant, next_page: Plant
+) -> Iterator[tuple[str, CountedCall, str]]:
     lengths = [(1, 400 + 11 * row) for row in range(33)]
-    plain = attention_call("triton", 128, 16, "", lengths)
-    windowed = attention_call("triton", 128, 16, "", lengths, window=256, keeps_old=True)
+    plain = attention_call(backend, 128, 16, "", lengths)
+    windowed = attention_call(backend, 128, 16, "", lengths, window=256, keeps_old=True)
     for rung, plant, call, wanted in (
-        ("d", plants.DOUBLE_LOAD, plain, "bytes of pages are"),
-        ("d", plants.WIDE_WINDOW, windowed, "bytes of pages are"),
-        ("e", plants.NEXT_PAGE, plain, "of k_pages"),
+        ("d", twice, plain, "bytes of pages are"),
+        ("d", wide, windowed, "bytes of pages are"),
+        ("e", next_page, plain, "of k_pages"),
     ):
         options: dict[str, Any] = {"window": 256} if call is windowed else {}
         function = partial(plant.attend, **options)
-        call = replace(call, name=plant.name, function=lambda f=function, **x: f(**x))
-        yield rung, plant, call, wanted
+        name = plant.name if backend == "triton" else f"{backend}, {plant.name}"
+        yield rung, replace(call, name=name, function=lambda f=function, **x: f(**x)), wanted
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -74,9 +75,20 @@ def test_each_rung_without_a_compiler_sees_its_bug():
     assert [caught.plant for caught in found if not caught.told] == []
 
 
+@pytest.mark.parametrize(
+    "plant",
+    [plants.MOSAIC_DOUBLE_LOAD, plants.MOSAIC_WIDE_WINDOW, plants.MOSAIC_NEXT_PAGE],
+    ids=lambda plant: plant.name,
+)
+def test_plants_of_mosaic_fit_its_kernel(plant):
+    assert plant.module().launch.__module__ == "planted"
+    with pytest.raises(ValueError, match="must stand once in kernel.py"):
+        replace(plant, changes=(*plant.changes, ("nowhere to be found", ""))).module()
+
+
 def test_a_plant_that_no_longer_fits_is_said():
     with pytest.raises(ValueError, match="must stand once in attention.py"):
-        replace(plants.NEXT_PAGE, right="nowhere to be found").module()
+        replace(plants.NEXT_PAGE, changes=(("nowhere to be found", ""),)).module()
 
 
 def test_a_ladder_without_faults_has_a_row_for_each_target():
@@ -90,15 +102,37 @@ def test_a_ladder_without_faults_has_a_row_for_each_target():
     ]
     by_kernel = {row.kernel: row for row in found}
     assert by_kernel["merge"].ratio == 1.01
-    assert by_kernel["mosaic prefill"].ratio == 0
     text = table(found, results().planted)
     compiled = "0.10.2, 0.12.0 | 96 | 0 | 2.0 | 25% | mma.sync | 35 | 1.010 | 1.000 | yes |"
     assert f"| decode v2 | 128 | 16 | h200 | yes | {compiled}" in text
     assert f"| matmul w4a16 | – | – | a100 | yes | {compiled}" in text
+    assert f"| mosaic prefill | 128 | 16 | h200 | yes | {compiled}" in text
     # A head size whose traffic is not counted needs none.
     other = rows(sizes=[(80, 16)])
     assert not any("(d)" in fault for row in other for fault in row.faults)
     assert all("(c): not compiled" in row.faults for row in other)
+
+
+def test_results_are_read_from_the_files_of_each_back_end(tmp_path):
+    found = results()
+    for suffix, backend in (("", "triton"), ("_mosaic", "mosaic")):
+        mine = [x for x in found.traffic if x["call"].startswith("mosaic") == bool(suffix)]
+        for name, held in (
+            ("lowering", found.lowered[backend]),
+            ("offline_compile", {"rows": found.compiled[backend]}),
+            ("traffic", {"rows": mine}),
+        ):
+            (tmp_path / f"{name}{suffix}.json").write_text(json.dumps(held))
+    (tmp_path / "planted.json").write_text(json.dumps(found.planted))
+    read = Results.read(tmp_path)
+    assert complaints(rows(read, [*ONE, None]), read.planted) == []
+    assert len(read.traffic) == len(found.traffic)
+    (tmp_path / "traffic_mosaic.json").write_text(json.dumps({"rows": []}))
+    told = complaints(rows(Results.read(tmp_path)), found.planted)
+    assert told == [
+        f"mosaic {name} D128 page16 h200: (d): not counted"
+        for name in ("decode v1", "decode v2", "prefill")
+    ]
 
 
 def test_every_kernel_has_checks_at_every_size():
