@@ -3,7 +3,7 @@
 # of each (offline_compile, offline_compile_mosaic), the bytes they move (traffic), bugs planted and
 # seen (planted), lowering by the oldest and the newest jax (lowering), all of it as one table
 # (ladder); then the whole engine step (compiled_step). No driver, no device.
-# Needs Python 3.11 and 3.12 and a CUDA toolkit's ptxas.
+# Needs Python 3.11 and 3.12 and a CUDA toolkit's ptxas, and about a quarter of an hour.
 #   benchmarks/offline_compile.sh [--targets h200 h100 a100]
 # CUDA_VENV, OLDEST_VENV, NEWEST_VENV: virtual environments to use or make; about 1.5 GB.
 set -euo pipefail
@@ -33,28 +33,42 @@ oldest=${OLDEST_VENV:-.venv-oldest} newest=${NEWEST_VENV:-.venv-newest}
 jax_only "$oldest" python3.11 "jax==0.10.2"
 jax_only "$newest" python3.12 "jax"
 
-dump=$(mktemp -d)
-trap 'rm -rf "$dump"' EXIT
+dumps=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$dumps"' EXIT
 results=benchmarks/results
 mkdir -p "$results"
 export JAX_PLATFORMS=cpu PYTHONPATH=$PWD PYTHONWARNINGS=ignore
 # Without JAX_PLATFORMS=cpu jax looks for a device; PATH is for cuobjdump, XLA finds its own ptxas.
 compile() {
+    local dump
+    dump=$(mktemp -d -p "$dumps")
     PATH="$venv/bin:$PATH:/usr/local/cuda/bin" \
         XLA_FLAGS="--xla_dump_to=$dump --xla_dump_emitter_re=ptx" MOSAIC_GPU_DUMP_TO="$dump" \
         "$venv/bin/python" -m "pallas_kernels.lab.$1" --dump "$dump" --out "$results/$2" "${@:3}"
-    rm -rf "${dump:?}"/*
+    rm -rf "$dump"
 }
-compile offline offline_compile --targets h200 a100 "$@"
+lower() {
+    "$1/bin/python" -m pallas_kernels.lab lower --results "$results" --backend "$2"
+}
+rm -f "$results"/lowering*.json
+
+# Two at a time, for two cores.
+(
+    set -e
+    compile offline offline_compile --targets h200 a100 "$@"
+    compile planted planted
+    lower "$oldest" triton
+    lower "$newest" triton
+) &
+triton=$!
 compile offline offline_compile_mosaic --backend mosaic --targets h200
 compile offline_traffic traffic
 compile offline_traffic traffic_mosaic --backend mosaic --targets h200
-compile planted planted
-rm -f "$results"/lowering*.json
-"$oldest/bin/python" -m pallas_kernels.lab lower --results "$results"
-"$newest/bin/python" -m pallas_kernels.lab lower --results "$results"
 # Mosaic GPU needs jax 0.11.
-"$venv/bin/python" -m pallas_kernels.lab lower --backend mosaic --results "$results"
-"$newest/bin/python" -m pallas_kernels.lab lower --backend mosaic --results "$results"
+lower "$venv" mosaic
+lower "$newest" mosaic
+wait "$triton"
+"$venv/bin/python" benchmarks/compiled_step.py --json "$results/compiled_step.json" &
+step=$!
 "$newest/bin/python" -m pallas_kernels.lab ladder --results "$results"
-"$venv/bin/python" benchmarks/compiled_step.py --json "$results/compiled_step.json"
+wait "$step"

@@ -65,15 +65,17 @@ def heavy(target: str, dump: Path) -> Iterator[Caught]:
     from pallas_kernels.lab.offline import compile_for
     from pallas_kernels.lab.offline_traffic import measure
 
-    for name, tile in (
-        ("more rows and keys than there are registers", Tile(128, 128, num_warps=4, num_stages=2)),
-        ("more stages than shared memory holds", Tile(64, 256, num_warps=8, num_stages=4)),
+    for name, tile, wanted in (
+        ("more rows than there are registers", Tile(128, 64, num_warps=4, num_stages=1), "spill"),
+        ("more stages than shared memory holds", Tile(64, 256, num_stages=4), "hared memory"),
+        ("one stage, so nothing to copy ahead", Tile(64, 32, num_stages=1), "no asynchronous copy"),
     ):
         try:
             rows = compile_for(target, _with(tile, name), dump)
-            told = "; ".join(fault for row in rows for fault in row.faults())
+            found = [fault for row in rows for fault in row.faults()]
         except Exception as error:
-            told = str(error).strip().splitlines()[0][:200]
+            found = str(error).strip().splitlines()
+        told = "; ".join(fault[:200] for fault in found if wanted in fault)
         yield Caught("c", f"{name}, {target}", told)
     for rung, call, wanted in _traffic(target):
         complaints = [x for x in measure(target, call, dump).complaints() if wanted in x]
