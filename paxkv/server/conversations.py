@@ -67,6 +67,12 @@ def conversation_ids(
     add_generation_prompt: by default unless continue_final_message.
     """
     _check(messages, service.limits.max_messages)
+    for name, value in (
+        ("messages", messages),
+        ("tools", tools),
+        ("chat_template_kwargs", variables),
+    ):
+        _count(name, value, service.limits.max_template_values)
     if continue_final_message and add_generation_prompt:
         raise BadRequest(
             "continue_final_message and add_generation_prompt must not both be true: an answer "
@@ -144,6 +150,20 @@ def _check(messages: Any, most: int) -> None:
         optional = role == "assistant" and (message.get("tool_calls") or message.get("refusal"))
         if not isinstance(content, str | list) and not (content is None and optional):
             raise _wrong(f"{where}.content must be text or a list of text parts", content)
+
+
+def _count(name: str, value: Any, most: int) -> None:
+    """Raise BadRequest if there are more than `most` values in `value`."""
+    left = most
+    unseen = [value]
+    while unseen:
+        item = unseen.pop()
+        if not isinstance(item, list | Mapping):
+            continue
+        left -= len(item)
+        if left < 0:
+            raise BadRequest(f"{name} holds more than {most} values", param=name)
+        unseen += item.values() if isinstance(item, Mapping) else item
 
 
 def _wrong(rule: str, value: Any) -> BadRequest:

@@ -22,6 +22,8 @@ class RequestLimits:
     max_grammar_seconds: to compile the form of a structured output.
     max_prompts: in one request.
     max_messages: in one conversation.
+    max_template_values: in messages, tools or chat_template_kwargs, those within others too.
+    max_token_ids: in `stop_token_ids` or `allowed_token_ids`.
     max_stop_strings: in `stop`.
     max_stop_characters: of each of them.
     max_bad_words: in `bad_words`.
@@ -37,6 +39,8 @@ class RequestLimits:
     max_grammar_seconds: float = 3.0
     max_prompts: int = 1024
     max_messages: int = 2048
+    max_template_values: int = 100_000
+    max_token_ids: int = 150_000
     max_stop_strings: int = 16
     max_stop_characters: int = 256
     max_bad_words: int = 256

@@ -25,6 +25,12 @@ FORMS = "text, a list of texts, a list of token ids, or a list of such lists"
 
 def sampling_params(values: Mapping[str, Any], limits: RequestLimits) -> SamplingParams:
     """The parameters of a request. Raises BadRequest naming the field at fault."""
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        ids = values.get(name)
+        if isinstance(ids, list) and len(ids) > limits.max_token_ids:
+            raise BadRequest(
+                f"{name} has {len(ids)} entries; at most {limits.max_token_ids}", param=name
+            )
     try:
         params = SamplingParams(**values)
     except ValueError as error:

@@ -95,6 +95,11 @@ def _tokenize(service: Service, body: TokenizeBody) -> dict[str, Any]:
 
 def _detokenize(service: Service, body: DetokenizeBody) -> dict[str, Any]:
     tokenizer = service.need_tokenizer()
+    if isinstance(body.tokens, list) and len(body.tokens) > service.max_model_len:
+        raise BadRequest(
+            f"tokens has {len(body.tokens)} entries; at most max_model_len={service.max_model_len}",
+            param="tokens",
+        )
     try:
         ids = checks.token_ids("tokens", body.tokens, tokenizer.vocab_size - 1)
     except ValueError as error:

@@ -252,6 +252,23 @@ def test_the_key_is_asked_for(browser: Any) -> None:
         assert [c for c in opened.complaints if "401 (Unauthorized)" not in c] == []
 
 
+def test_a_narrow_window(server: TinyServer, browser: Any) -> None:
+    """Nothing is wider than the window, and the cursor can begin at either end."""
+    small = {"width": 420, "height": 900}
+    for pages in (1000, 100_000):
+        with full_pool(server.model, pages, 24), window(browser, url(server), viewport=small) as o:
+            o.wait_for("document.querySelectorAll('#queue tr').length > 10")
+            o.page.focus("#map")
+            o.page.keyboard.press("End")
+            o.wait_for(
+                "document.getElementById('map-page').textContent.startsWith('page " + f"{pages}:')"
+            )
+            wide = o.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= small["width"]
+            assert o.page.locator("#lens").is_visible() == (pages > 1000)
+            assert o.complaints == []
+
+
 def test_a_hundred_thousand_pages(server: TinyServer, browser: Any) -> None:
     with full_pool(server.model, 100_000, 200) as memory, window(browser, url(server)) as opened:
         page = opened.page

@@ -119,7 +119,8 @@ export class PageMap {
     if (this._lens.hidden) return;
     const size = Math.round(LENS_TILE * devicePixelRatio);
     if (this._large?.size !== size) this._large = new Tiles(size);
-    const wide = Math.min(LENS_WIDE, this._columns);
+    const room = Math.floor((this._canvas.parentElement.clientWidth * devicePixelRatio) / size);
+    const wide = Math.max(1, Math.min(LENS_WIDE, room, this._columns));
     this._resize(this._lens, wide * size, LENS_HIGH * size);
     const { width, height } = this._lens;
     const image = new ImageData(width, height);
@@ -139,7 +140,9 @@ export class PageMap {
     context.putImageData(image, 0, 0);
     if (this._cursor) {
       const x = (middle % this._columns) - left;
-      this._frame(context, x * size, (Math.floor(middle / this._columns) - top) * size, size);
+      const y = Math.floor(middle / this._columns) - top;
+      const inset = Math.round(size / 6); // at the lens's edge, too, all of it is seen
+      this._frame(context, x * size + inset, y * size + inset, size - 2 * inset);
     }
   }
 
@@ -181,7 +184,8 @@ export class PageMap {
       End: this._pool.count,
     };
     if (event.key in steps) {
-      const next = this._cursor ? this._cursor + steps[event.key] : 1;
+      const first = event.key === "End" ? this._pool.count : 1;
+      const next = this._cursor ? this._cursor + steps[event.key] : first;
       this._point(Math.max(1, Math.min(this._pool.count, next)));
     } else if (event.key === "Enter" || event.key === " ") {
       this._pick(this._cursor);
