@@ -153,3 +153,19 @@ def test_a_program_with_a_kernel_for_gpus_can_be_written_and_read() -> None:
     assert "__gpu$xla.gpu.triton" in kept.mlir_module()
     with jax.sharding.use_abstract_mesh(mesh), pytest.raises(ValueError, match="custom call"):
         export.export(copy, platforms=["cuda"])(pages, ids, ids, jnp.int32(2))
+
+
+def test_shared_programs_are_bounded_and_of_the_same_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Any
+) -> None:
+    first = new_process(None)
+    held = len(compilation._shared)
+    monkeypatch.setattr(compilation, "MAX_SHARED", held)
+    (tmp_path / "tuned.json").write_text("{}")
+    monkeypatch.setattr(tuned, "_path", tmp_path / "tuned.json")
+    tiled = Tiny(enforce_eager=False, max_num_seqs=2, deterministic=True, layers_per_program=1)
+    assert compiler(tiled).num_traced == len(compiler(tiled).names)
+    # Those of the first are gone from there, and it has them still.
+    assert len(compilation._shared) == held
+    answers = [tiny.generate([PROMPT], SAMPLING)[0] for tiny in (first, tiled)]
+    assert answers[0].outputs == answers[1].outputs
