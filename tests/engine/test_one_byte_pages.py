@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from paxkv.engine import assembly
 from paxkv.engine.assembly import resolve_dtype
 from paxkv.sampling.params import SamplingParams
 from tests.engine import dense_reference
@@ -115,9 +116,26 @@ def test_a_byte_holds_twice_as_many_tokens_less_the_factors() -> None:
 def test_a_back_end_that_does_not_know_them_says_so() -> None:
     with pytest.raises(ValueError, match="attention_backend='mosaic' cannot run this"):
         Tiny(kv_cache_dtype="int8", attention_backend="mosaic")
-    # Sixty-four bytes a page and array, and offsets of 32 bits.
-    many = {"kv_cache_dtype": "int8", "num_gpu_blocks_override": 40_000_000}
-    with pytest.raises(ValueError, match="cannot run this: a page array of .* between 2 and 4 GiB"):
-        Tiny(attention_backend="triton", **many)
     with pytest.raises(ValueError, match="kv_cache_dtype='int4' must be one of auto, float32"):
         Tiny(kv_cache_dtype="int4")
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        {"num_gpu_blocks_override": 40_000_000},
+        {"num_gpu_blocks_override": None, "kv_cache_memory_bytes": 15 << 30},
+    ],
+    ids=lambda pool: list(pool)[-1],
+)
+def test_arrays_whose_offsets_need_more_bits_are_refused_before_they_are_made(
+    pool: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 bytes a page and array, so more than 2 GiB each."""
+
+    def made(*args: Any) -> None:
+        raise AssertionError("the pages would be made now")
+
+    monkeypatch.setattr(assembly, "_memory", made)
+    with pytest.raises(ValueError, match="cannot run this: a page array of .* between 2 and 4 GiB"):
+        Tiny(kv_cache_dtype="int8", attention_backend="triton", **pool)
