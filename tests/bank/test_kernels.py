@@ -190,6 +190,7 @@ def test_kr_03_a_padded_step_writes_its_own_tokens_and_page_0_only(backend: str)
     runner, memory, size = tiny.engine.runner, tiny.engine.block_manager, tiny.options.block_size
     num_pages = len(runner._pages[0][0])
     forward, padding = runner.forward, []
+    steps: list[tuple[set[int], set[int]]] = []
 
     def content() -> np.ndarray:
         """`[pages * block_size, all that a slot holds]`"""
@@ -208,7 +209,8 @@ def test_kr_03_a_padded_step_writes_its_own_tokens_and_page_0_only(backend: str)
         before = content()
         forward(plan)
         changed = np.flatnonzero((content() != before).any(axis=1))
-        assert set(changed[changed >= size].tolist()) == mine
+        # An engine survives a step that raises, so the comparison is made at the end.
+        steps.append((set(changed[changed >= size].tolist()), mine))
         padding.append(plan.shape.num_tokens - len(mine))
 
     runner.forward = watched  # type: ignore[method-assign]
@@ -218,7 +220,10 @@ def test_kr_03_a_padded_step_writes_its_own_tokens_and_page_0_only(backend: str)
     tiny.add(ids(3, salt=1), greedy(5))
     tiny.add(ids(21, salt=2), greedy(3))
     tiny.run()
+    assert len(steps) >= 12
     assert max(padding) > 0
+    for changed, mine in steps:
+        assert changed == mine
 
 
 # Heads over devices
