@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -30,7 +30,10 @@ from pallas_kernels.lab.ladder import (
     interpret,
     table,
 )
+from pallas_kernels.lab.picture import draw, floors, timed
 from pallas_kernels.roofline import tables
+
+T = TypeVar("T")
 
 _STATIC = ("scale", "window", "softcap", "return_lse", "config")
 
@@ -56,12 +59,12 @@ def main(arguments: list[str] | None = None) -> int:
             command.add_argument(flag, type=kind, default=size.default, metavar="N", help=told)
     verify.add_argument("--more", action="store_true", help="all combinations; takes minutes")
     verify.add_argument("--only", default="", help="part of the names of cases")
-    commands.add_parser("roofline", help="what chips could do, on paper")
+    roofline = commands.add_parser("roofline", help="what chips could do, on paper")
+    roofline.add_argument("--arch", default="h200", help="of --plot (default: %(default)s)")
+    for command in (bench, roofline):
+        command.add_argument("--plot", type=Path, metavar="FILE", help="draw it; needs matplotlib")
     for name, told in (
-        (
-            "lower",
-            "lower every kernel for CUDA with this jax, into the results",
-        ),
+        ("lower", "lower every kernel for CUDA with this jax, into the results"),
         ("ladder", "what is known of each kernel without a GPU, as a table"),
     ):
         rungs = commands.add_parser(name, help=told)
@@ -77,6 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
         return climb_ladder(args.results)
     if args.command == "roofline":
         print(tables(), end="")
+        if args.plot is not None:
+            chip = _checked(partial(chip_named, args.arch))
+            _checked(partial(draw, args.plot, chip, floors(chip)))
         return 0
     return run_battery(_attend(args), more=args.more, only=args.only)
 
@@ -88,17 +94,25 @@ def _attend(args: argparse.Namespace) -> Attend:
 
 
 def _of_a_step(args: argparse.Namespace) -> int:
-    try:
-        step = Step(**{size.name: getattr(args, size.name) for size in fields(Step)})
-        chip = chip_named(args.arch)
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
+    step = _checked(lambda: Step(**{size.name: getattr(args, size.name) for size in fields(Step)}))
+    chip = _checked(partial(chip_named, args.arch))
     if args.command == "compile":
         return compile_kernel(_attend(args), step, args.arch.lower())
     kernel = None if args.kernel is None else load(args.kernel)
     entries = list(bench(step, kernel, args.kernel or ""))
     print(bench_table(step, entries, chip), end="")
+    if args.plot is not None:
+        best = floors(chip, {"this step": step})
+        _checked(partial(draw, args.plot, chip, best, timed(step, entries)))
     return 0 if any(entry.timing is not None for entry in entries) else 1
+
+
+def _checked(make: Callable[[], T]) -> T:
+    """What `make` returns; a ValueError ends the program with its sentence."""
+    try:
+        return make()
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
 
 
 def climb_ladder(folder: Path) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from pallas_kernels.api import call_of, ragged_paged_attention
 from pallas_kernels.choice import BACK_ENDS, choose, current_target
 from pallas_kernels.lab.clock import Timing, copies_for, measure
-from pallas_kernels.roofline import CHIPS, Chip, Heads, decode, prefill
+from pallas_kernels.roofline import CHIPS, Chip, Heads, best_splits, decode, prefill
 
 INTERPRETED = "interpreted on the CPU: its time says nothing"
 
@@ -84,10 +84,12 @@ class Step:
         }
 
     def floor(self, chip: Chip) -> float:
-        """Seconds, from the data sheet (`pallas_kernels.roofline`)."""
+        """Seconds, from the data sheet (`pallas_kernels.roofline`), split as is best there."""
         shape = Heads(self.heads, self.kv_heads, self.head_dim, np.dtype(self.dtype).itemsize)
         if self.new == 1:
-            return decode(chip, shape, self.batch, self.context, page_size=self.page_size).seconds
+            splits = best_splits(chip, shape, self.batch, self.context)
+            best = partial(decode, splits=splits, page_size=self.page_size)
+            return best(chip, shape, self.batch, self.context).seconds
         return self.batch * prefill(chip, shape, self.new, self.context - self.new).seconds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from pallas_kernels import ragged_paged_attention
 from pallas_kernels.lab import triton_example
 from pallas_kernels.lab.__main__ import main
 from pallas_kernels.lab.bench import Step, jax_own
+from pallas_kernels.lab.picture import STEPS, floors
+from pallas_kernels.roofline import CHIPS
 
 EXAMPLE = f"{triton_example.__file__}:attention"
 CASE = ["--only", "head 64"]
@@ -52,6 +55,33 @@ def test_what_cannot_be_loaded_is_said():
 def test_the_roofline_is_printed(capsys):
     assert main(["roofline"]) == 0
     assert "Decode, µs per layer" in capsys.readouterr().out
+
+
+def test_the_roofline_has_a_point_for_each_step():
+    """Below its roof, and decoding left of the ridge."""
+    chip = CHIPS["H200"]
+    found = floors(chip)
+    assert [point.name for point in found] == list(STEPS)
+    for point in found:
+        roof = min(chip.peak, chip.bandwidth * point.intensity)
+        assert roof / 50 < point.rate < roof
+        assert (point.intensity < chip.peak / chip.bandwidth) == ("decode" in point.name)
+
+
+def test_the_roofline_is_drawn(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit, match="pip install matplotlib"):
+        main(["roofline", "--plot", str(tmp_path / "a.svg")])
+    monkeypatch.undo()
+    pytest.importorskip("matplotlib")
+    with pytest.raises(SystemExit, match="arch='h300' is not one of"):
+        main(["roofline", "--plot", str(tmp_path / "a.svg"), "--arch", "h300"])
+    assert main(["bench", "--plot", str(tmp_path / "b.svg"), "--arch", "a100", *SMALL]) == 0
+    assert "| xla |" in capsys.readouterr().out
+    text = (tmp_path / "b.svg").read_text(encoding="utf-8")
+    assert "<!-- A100 -->" in text
+    assert "<!-- this step -->" in text
+    assert "<!-- xla -->" in text
 
 
 SMALL = "--batch 2 --context 40 --heads 4 --kv-heads 2 --head-dim 32 --dtype float32".split()
