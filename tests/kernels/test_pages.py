@@ -109,7 +109,8 @@ def test_copies_keep_every_bit_whatever_else_is_copied(dtype, backend):
     pages = jnp.asarray(raw.view(kind))
     copy = jax.jit(partial(copy_pages, backend=backend))
     for pairs in ([(1, 5)], [(2, 6), (1, 5), (3, 7)], [(4, 8), (3, 7), (2, 6), (1, 5)]):
-        source, destination = np.zeros((2, 4), np.int32)
+        # What stands behind the pairs is not to be copied.
+        source, destination = np.full(4, 1, np.int32), np.full(4, 8, np.int32)
         for place, pair in enumerate(pairs):
             source[place], destination[place] = pair
         got = np.asarray(copy(pages, source, destination, jnp.asarray(len(pairs)))).view(np.uint8)
