@@ -70,7 +70,7 @@ class GrammarTrial:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-        self._ask(self._grammars.vocabulary(), START_SECONDS)
+        self._ask({**self._grammars.vocabulary(), "seconds": self._seconds}, START_SECONDS)
 
     def _ask(self, question: Any, seconds: float) -> Any:
         """The process's answer. Raises TimeoutError; ValueError or OSError if it has ended."""

@@ -1,7 +1,8 @@
 """A process that tries grammars, so that one which never ends, or takes all memory, can be ended.
 
-A first line tells it the vocabulary; then each line is a grammar, and a line in answer says what
-is wrong with it, if anything. It ends with its standard input.
+A first line tells it the vocabulary and how many seconds a grammar may take; then each line is a
+grammar, and a line in answer says what is wrong with it, if anything. It ends with its standard
+input, and of itself when a grammar takes twice as long: whoever asked may be gone by then.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import sys
 import threading
 from queue import SimpleQueue
@@ -32,8 +34,13 @@ def main() -> None:
     grammars = Grammars(Tokenizer(backend), vocabulary["vocab_size"], vocabulary["end_ids"])
     _try(grammars, "regex", "a")
     print(json.dumps("ready"), flush=True)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     while True:
-        print(json.dumps(_try(grammars, *json.loads(lines.get()))), flush=True)
+        question = json.loads(lines.get())
+        # The system ends the process: while it compiles, no thread of Python's can.
+        signal.setitimer(signal.ITIMER_REAL, 2 * vocabulary["seconds"])
+        print(json.dumps(_try(grammars, *question)), flush=True)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _read(lines: SimpleQueue[str]) -> None:
