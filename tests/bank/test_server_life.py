@@ -125,6 +125,39 @@ def leaves_nothing(folder: Path) -> bool:
     return not [path for path in folder.rglob("*") if path.is_file()]
 
 
+def children(pid: int) -> list[int]:
+    """Processes whose parent it is."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+def test_sv_03_no_child_outlives_the_server(kind: signal.Signals) -> None:
+    """The process that tries grammars ends too, even in the middle of one that has no end."""
+    process = TinyProcess()
+    try:
+        assert process.client.post("/v1/chat/completions", chat(guided_regex="a+")).status == 200
+        endless = {"allOf": [{"type": "string", "pattern": f".*{n}.*"} for n in range(99)]}
+        held = process.client.open("POST", "/v1/chat/completions", chat(guided_json=endless))
+        time.sleep(0.3)
+        left = children(process.pid)
+        assert left
+        process.send(kind)
+        process.wait()
+        until = time.monotonic() + 5
+        while any(Path(f"/proc/{pid}").exists() for pid in left):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        held.close()
+    finally:
+        process.close()
+
+
 def test_sv_03_signals_of_a_process(tmp_path: Path) -> None:
     """kill -9 leaves the port free and no files, and what was told of an answer stays true;
     SIGTERM lets a stream end, and the process ends with 0."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file, save_file
 from small_model import write_small_model
 
-from paxkv.cli.main import main
+from paxkv.cli.dataclass_flags import given_values
+from paxkv.cli.main import build_parser, main
+from paxkv.server.limits import RequestLimits
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,14 @@ def test_options(
 ) -> None:
     found = said(model, capsys, *options.split())
     assert all(word in found for word in words), found
+
+
+def test_every_limit_can_be_set() -> None:
+    """The table of docs/server.md, each by its flag."""
+    given = {field.name: index + 1 for index, field in enumerate(dataclasses.fields(RequestLimits))}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    args = build_parser("serve").parse_args(["serve", "--model", "m", *flags])
+    assert RequestLimits(**given_values(args, RequestLimits)) == RequestLimits(**given)
 
 
 def test_a_broken_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import json
 import shutil
 import subprocess
-from typing import Any
+from typing import Any, Literal
 
+import pydantic
 import pytest
 
 from tests.server.tiny_server import NAME, TinyServer
@@ -62,6 +63,21 @@ def test_openai_streams(server: TinyServer) -> None:
         with client.chat.completions.stream(messages=HI, stop=text[2], **GREEDY) as events:
             final = events.get_final_completion()
         assert final.choices[0].message.content == text[:2]
+
+
+class Pet(pydantic.BaseModel):
+    name: Literal["Rex", "Tom"]
+    tame: bool
+
+
+def test_openai_structured_output(server: TinyServer) -> None:
+    asked: dict[str, Any] = {"model": NAME, "messages": HI, "max_tokens": 300, "seed": 4}
+    with openai.OpenAI(**address(server)) as client:
+        found = client.chat.completions.parse(response_format=Pet, **asked)
+        pet = found.choices[0].message.parsed
+        assert isinstance(pet, Pet)
+        with client.chat.completions.stream(response_format=Pet, **asked) as events:
+            assert events.get_final_completion().choices[0].message.parsed == pet
 
 
 def test_openai_async(server: TinyServer) -> None:

@@ -158,6 +158,26 @@ def test_leaving_in_every_state(slow: TinyServer, state: str, reset: bool) -> No
     wait_gone(slow)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_pages_are_free_a_step_after_the_client_went(patient: TinyServer, stream: bool) -> None:
+    """The step that runs when it goes is the last, or the one after it if that had begun."""
+    steps: list[int] = []
+
+    def note(_: int) -> None:
+        steps.append(patient.model.engine.block_manager.stats().used_blocks)
+        time.sleep(0.3)
+
+    patient.model.engine.runner.hooks.before_launch = note
+    with connected(patient) as connection:
+        connection.sendall(request(completion([9] * 50, max_tokens=400, stream=stream)))
+        patient.wait_until(lambda: len(steps) == 4)
+        gone = len(steps)
+    patient.wait_until(lambda: not patient.on_engine(lambda engine: engine.has_work))
+    patient.model.engine.runner.hooks.before_launch = None
+    assert len(steps) - gone <= 2
+    wait_gone(patient)
+
+
 def test_a_body_that_nobody_reads_ends_the_connection() -> None:
     """Without a key the answer comes before the body; who goes on sending is not kept."""
     settings = ServerSettings(api_key=["key"])

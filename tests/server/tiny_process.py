@@ -75,6 +75,10 @@ class TinyProcess:
         self._output.seek(0)
         return self._output.read()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def send(self, signal: int) -> None:
         self._process.send_signal(signal)
 
