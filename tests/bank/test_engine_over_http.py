@@ -214,7 +214,7 @@ def test_sa_03_temperatures(server: TinyServer) -> None:
 
 
 def test_sa_05_penalties_stay_with_their_request(server: TinyServer) -> None:
-    plain = completion("the cat", max_tokens=20)
+    plain = completion("the cat", max_tokens=100)
     bodies = [plain, {**plain, "repetition_penalty": 1.8}, {**plain, "frequency_penalty": 2.0}]
     want = [tokens(server, body) for body in bodies]
     assert len({str(each) for each in want}) == 3
