@@ -29,7 +29,7 @@ def _programs() -> Path:
 class TinyProcess:
     """A started server, by default ready to answer. log: what it wrote, once it has ended.
 
-    temporary: where it may put temporary files. cache: its folder of compiled programs.
+    temporary: where it may put temporary files.
     """
 
     def __init__(
@@ -38,14 +38,11 @@ class TinyProcess:
         port: int = 0,
         ready: bool = True,
         temporary: Path | None = None,
-        cache: Path | None = None,
     ) -> None:
         environment = {"JAX_COMPILATION_CACHE_DIR": str(_programs()), **os.environ}
         if temporary is not None:
             temporary.mkdir(exist_ok=True)
             environment["TMPDIR"] = str(temporary)
-        if cache is not None:
-            environment["JAX_COMPILATION_CACHE_DIR"] = str(cache)
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.server.tiny_process", str(port), *arguments],
