@@ -208,4 +208,4 @@ def _copy(backend: str, head_dim: int, page_size: int) -> CountedCall:
         return copy_pages(**arrays, backend=backend)
 
     name = f"copy D{head_dim} page{page_size}"
-    return CountedCall(name, copy, arguments, lambda given, _: copy_ideal(given), ("input 0",))
+    return CountedCall(name, copy, arguments, lambda given, _: copy_ideal(given), ("pages",))

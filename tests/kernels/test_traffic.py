@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from pallas_kernels.lab.calls import attention_call, calls, mosaic_calls
+from pallas_kernels.lab.calls import attention_call, calls, matmul_calls, mosaic_calls
 from pallas_kernels.lab.ideals import Ideal, mosaic_ideal
 from pallas_kernels.lab.launches import Launch, Operand, launches
 from pallas_kernels.lab.ptx import Fault
@@ -44,6 +44,14 @@ def test_outputs_in_place_are_their_inputs():
     names = [x.name for x in launch.operands]
     assert names[:4] == names[-4:] == ["k_pages", "v_pages", "k_scale", "v_scale"]
     assert launch.operands[0] is launch.operands[-4]
+
+
+def test_pages_are_found_among_the_operands():
+    others = [*calls("triton", 64, 16), *matmul_calls("triton")]
+    for call in (x for x in others if x.name.startswith(("write", "copy", "matmul"))):
+        (launch,) = launches(call.function, call.arguments, H100)
+        pages = {x.name for x in launch.operands} & set(call.pages)
+        assert pages == set(call.arguments) & set(call.pages) != set(), call.name
 
 
 @pytest.mark.parametrize("window", [None, 7, 20])
