@@ -104,7 +104,11 @@ def assert_same_bits(attend: Any, case: Case, **options: Any) -> None:
         (DECODE, SPLIT),
         (replace(DECODE, name="decode, int8, window", page_dtype="int8", window=300), SPLIT),
         (MIXED, SPLIT_PROMPTS),
-        (replace(MIXED, name="mixed, bfloat16", softcap=2.0, window=200, dtype="bfloat16"), None),
+        pytest.param(
+            replace(MIXED, name="mixed, bfloat16", softcap=2.0, window=200, dtype="bfloat16"),
+            None,
+            marks=pytest.mark.full,
+        ),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -128,7 +132,9 @@ def test_cascade_gives_the_same_bits_for_the_same_boundary() -> None:
         assert_same_bits(cascade(SPLIT_PROMPTS), SHARED, shared_len=shared_len)
 
 
-@pytest.mark.parametrize("config", [None, SPLIT_PROMPTS], ids=["default", "split"])
+@pytest.mark.parametrize(
+    "config", [pytest.param(None, marks=pytest.mark.full), SPLIT_PROMPTS], ids=["default", "split"]
+)
 def test_cascade_at_another_boundary_differs_by_rounding(config: Any) -> None:
     problem = build(SHARED)
     given = composed(problem, range(len(SHARED.lengths)))
