@@ -117,7 +117,10 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
     """What a request passes before a route; the last one here is the first."""
     keys, admin_keys = settings.keys()
     app.add_middleware(
-        BodyLimit, max_bytes=limits.max_body_bytes, max_seconds=limits.max_body_seconds
+        BodyLimit,
+        max_bytes=limits.max_body_bytes,
+        max_seconds=limits.max_body_seconds,
+        max_held=limits.max_held_bytes,
     )
     app.add_middleware(KeyGuard, keys=keys, admin_keys=admin_keys)
     if settings.allowed_origins:

@@ -51,7 +51,9 @@ def run_batch(
         max_queue_wait=UNLIMITED,
         chat_template=chat_template,
     )
-    limits = RequestLimits(max_request_seconds=UNLIMITED, max_body_bytes=UNLIMITED)
+    limits = RequestLimits(
+        max_request_seconds=UNLIMITED, max_body_bytes=UNLIMITED, max_held_bytes=UNLIMITED
+    )
     app = build_app(model, settings, limits, name=name)
     results = BatchResults(target, resume=resume)
     try:

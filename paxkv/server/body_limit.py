@@ -6,47 +6,59 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paxkv.server.errors import ApiError, DeadlineExceeded, TooLarge
+from paxkv.server.errors import ApiError, DeadlineExceeded, Overloaded, TooLarge
 
 
 class BodyLimit:
     """Reads a body before the application sees the request.
 
-    max_bytes: of the body. max_seconds: until it is there.
+    max_bytes: of the body. max_seconds: until it is there. max_held: bytes of the bodies of all
+    requests that have no answer yet.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, max_seconds: float) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, max_seconds: float, max_held: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
+        self._max_held = max_held
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        body = bytearray()
         try:
-            first = await self._read(scope, receive)
-        except ApiError as error:
+            first = await self._read(scope, receive, body)
+            if first is not None:
+                await self._app(scope, _after(first, receive), send)
+        except ApiError as error:  # of reading; the application tells its own
             response = error.response()
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
-            return
-        if first is not None:
-            await self._app(scope, _after(first, receive), send)
+        finally:
+            self._held -= len(body)
 
-    async def _read(self, scope: Scope, receive: Receive) -> Message | None:
-        """The whole body as one message, None if the client went."""
+    async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> Message | None:
+        """The whole body as one message, None if the client went; `body` is what is held."""
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if int(declared) > self._max_bytes:
             raise self._too_large()
-        body = bytearray()
         try:
             async with asyncio.timeout(self._max_seconds):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return None
-                    body += message.get("body", b"")
+                    part = message.get("body", b"")
+                    self._held += len(part)
+                    body += part
+                    if self._held > self._max_held:
+                        raise Overloaded(
+                            f"bodies of more than max_held_bytes={self._max_held} wait for answers",
+                            code="bodies_full",
+                            retry_after=1,
+                        )
                     if len(body) > self._max_bytes:
                         raise self._too_large()
                     if not message.get("more_body"):

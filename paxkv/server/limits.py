@@ -12,6 +12,8 @@ class RequestLimits:
     What the engine bounds anyway (max_model_len, max_num_seqs, max_logprobs) is not repeated here.
 
     max_body_bytes: of a request's body.
+    max_held_bytes: of the bodies of all requests without an answer yet; beyond it the answer is
+        503.
     max_connections: at once; more are closed.
     max_header_bytes: of a request's line and headers.
     max_header_seconds: until a request's headers are complete.
@@ -30,6 +32,7 @@ class RequestLimits:
     """
 
     max_body_bytes: int = 4 * 1024 * 1024
+    max_held_bytes: int = 256 * 1024 * 1024
     max_connections: int = 4096
     max_header_bytes: int = 32 * 1024
     max_header_seconds: float = 10.0

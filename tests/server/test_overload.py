@@ -159,6 +159,30 @@ def test_all_streams_end_whatever_else_happens() -> None:
         server.wait_idle()
 
 
+def test_bodies_that_are_held_are_bounded() -> None:
+    """Those of running requests and those that are on their way, but not those of before."""
+    with serving(limits=RequestLimits(max_held_bytes=9000)) as server:
+        big = completion("a", x="y" * 3000)
+        for _ in range(4):
+            assert server.post(COMPLETIONS, big).status == 200
+        slow(server, 0.02)
+        held = [server.open("POST", COMPLETIONS, {**big, **LONG}) for _ in range(2)]
+        server.wait_until(lambda: len(server.service.loop.calls) == 2)
+        part = socket.create_connection(("127.0.0.1", server.port))
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\n"
+        part.sendall(head.encode() + b" " * 2000)
+        reply = server.post(COMPLETIONS, big)
+        assert (reply.status, reply.error["code"]) == (503, "bodies_full")
+        assert int(reply.headers["retry-after"]) >= 1
+        part.close()
+        held.pop().close()
+        server.wait_until(lambda: len(server.service.loop.calls) == 1)
+        assert server.post(COMPLETIONS, big).status == 200
+        held.pop().close()
+        server.wait_until(lambda: not server.service.loop.calls)
+        server.wait_idle()
+
+
 def test_admin_calls_among_streams() -> None:
     """Between the steps of others: figures, and a prefix cache that is forgotten often."""
     admin = {"Authorization": "Bearer admin"}
