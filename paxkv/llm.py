@@ -23,7 +23,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
-    """Generates text from a model held in this process.
+    """Generates text from a model held in this process. Threads may share one.
 
     Args:
         model: a known name ("smollm2-135m"), a hub id, a Hugging Face directory or a .gguf file.
@@ -70,8 +70,10 @@ class LLM:
         ):
             self.engine = assemble(weights, checkpoint.config, options, compiling)
         from paxkv.engine.admission import Admitter
+        from paxkv.engine.turns import Turns
 
         self.admitter = Admitter(self.engine, checkpoint.config, self._tokenizer)
+        self._turns = Turns(self.engine)
 
     # Generating
 
@@ -181,43 +183,36 @@ class LLM:
         return self._stream(request)
 
     def _stream(self, request: Any) -> Iterator[RequestOutput]:
-        self.engine.add(request)
         try:
+            self._turns.add([request])
             shown = 0, False
             while not shown[1]:
                 now = sum(len(s.output_token_ids) for s in request.sequences), request.finished
                 if now == shown:
-                    self.engine.step()
+                    self._turns.step()
                     continue
                 shown = now
                 yield request.output()
         finally:
-            self.engine.abort(request.request_id)
-            self._drain()
+            self._turns.abort([request])
 
     def _run(self, requests: list[Any], use_tqdm: bool) -> list[RequestOutput]:
         from paxkv.engine.progress import RequestBar
 
-        for request in requests:
-            self.engine.add(request)
         try:
-            with RequestBar(len(requests), shown=use_tqdm) as shown:
-                while self.engine.has_work:
-                    for request in self.engine.step():
-                        shown.note(request)
+            self._turns.add(requests)
+            with RequestBar(requests, shown=use_tqdm) as shown:
+                for request in requests:
+                    while not request.finished:
+                        shown.note(self._turns.step())
+                shown.note(requests)
         except BaseException:
-            for request in requests:
-                self.engine.abort(request.request_id)
-            self._drain()
+            self._turns.abort(requests)
             raise
         for request in requests:
             if request.error is not None:
                 warnings.warn(f"request {request.request_id}: {request.error}", stacklevel=3)
         return [request.output() for request in requests]
-
-    def _drain(self) -> None:
-        """Let the step in flight land."""
-        self.engine.step()
 
     # Looking at it
 
@@ -229,11 +224,11 @@ class LLM:
 
     def stats(self) -> Any:
         """Figures of the engine, an `EngineStats`."""
-        return self.engine.stats()
+        return self._turns.call(self.engine.stats)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached blocks."""
-        self.engine.block_manager.reset_prefix_cache()
+        self._turns.call(self.engine.block_manager.reset_prefix_cache)
 
 
 def _options(engine_args: dict[str, Any]) -> EngineConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -35,15 +35,20 @@ def bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 class RequestBar:
     """Finished requests, and tokens per second so far."""
 
-    def __init__(self, total: int, shown: bool) -> None:
-        self._bar = tqdm(total=total, desc="Processed prompts", disable=not shown)
+    def __init__(self, requests: Sequence[Request], shown: bool) -> None:
+        self._left = set(requests)
+        self._bar = tqdm(total=len(requests), desc="Processed prompts", disable=not shown)
         self._tokens = 0
 
-    def note(self, request: Request) -> None:
-        if not request.finished:
+    def note(self, changed: Iterable[Request]) -> None:
+        """Count those that have finished; others' requests may be among them."""
+        finished = [request for request in changed if request in self._left and request.finished]
+        if not finished:
             return
-        self._tokens += sum(len(s.output_token_ids) for s in request.sequences)
-        self._bar.update(1)
+        self._left.difference_update(finished)
+        sequences = [sequence for request in finished for sequence in request.sequences]
+        self._tokens += sum(len(sequence.output_token_ids) for sequence in sequences)
+        self._bar.update(len(finished))
         elapsed = self._bar.format_dict["elapsed"]
         if elapsed:
             self._bar.set_postfix_str(f"{self._tokens / elapsed:.1f} output tokens/s")
