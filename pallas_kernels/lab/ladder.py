@@ -86,7 +86,7 @@ KERNELS = (
     Kernel("matmul w4a16", "matmul w4a16 16 tokens", "quantized_matmul", sizes=(None,)),
     Kernel("matmul w8a16", "matmul w8a16 16 tokens", "quantized_matmul", sizes=(None,)),
     Kernel("mosaic decode v1", "decode256 {} bfloat16", **_MOSAIC),
-    Kernel("mosaic decode v2", "mixed {} bfloat16", splits=True, **_MOSAIC),
+    Kernel("mosaic decode v2", "few {} bfloat16", splits=True, **_MOSAIC),
     Kernel("mosaic prefill", "mixed {} bfloat16", splits=False, **_MOSAIC),
 )
 

@@ -36,7 +36,7 @@ def programs(backend: str, page_sizes: tuple[int, ...] = (16, 64)) -> Iterator[P
     """
     if backend == "mosaic":
         for head_dim, page_size in product(HEAD_DIMS, page_sizes):
-            yield from _attention(backend, head_dim, page_size, jnp.bfloat16)
+            yield from _attention(backend, head_dim, page_size, jnp.bfloat16, few=2)
         return
     for head_dim in HEADS:
         for page_size in page_sizes:
@@ -51,9 +51,14 @@ def programs(backend: str, page_sizes: tuple[int, ...] = (16, 64)) -> Iterator[P
         yield _matmul(backend, bits, num_tokens)
 
 
-def _attention(backend: str, head_dim: int, page_size: int, page_dtype: Any) -> Iterator[Program]:
+def _attention(
+    backend: str, head_dim: int, page_size: int, page_dtype: Any, few: int = 0
+) -> Iterator[Program]:
+    """few: decode as many sequences too, whose keys are split however many heads they have."""
     size = f"D{head_dim} page{page_size} {jnp.dtype(page_dtype).name}"
-    for kind, num_tokens, num_seqs in (("decode256", 256, 256), ("mixed", 2048, 8)):
+    kinds = [("decode256", 256, 256), ("mixed", 2048, 8)]
+    kinds += [("few", few, few)] if few else []
+    for kind, num_tokens, num_seqs in kinds:
 
         def attend(**arrays: Any) -> Any:
             return ragged_paged_attention(**arrays, backend=backend)
