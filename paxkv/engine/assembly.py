@@ -18,7 +18,14 @@ from paxkv.engine.host_memory import keep_temporaries
 from paxkv.engine.kernels import Kernels
 from paxkv.engine.plan import Planner
 from paxkv.engine.policy import Policy
-from paxkv.engine.pool_size import DeviceMemory, claim, device_bytes, host_blocks, pool_size
+from paxkv.engine.pool_size import (
+    DeviceMemory,
+    claim,
+    device_bytes,
+    host_blocks,
+    pool_size,
+    require_memory,
+)
 from paxkv.engine.preemption import Preemption
 from paxkv.engine.program_table import ProgramTable
 from paxkv.engine.runner import Runner
@@ -84,6 +91,8 @@ def assemble(
     pool = replace(limits, num_blocks=size.num_pages)
     Kernels.choose(kernels.backend, config, pool, dtype, page_dtype)
     limits = replace(limits, num_blocks=size.num_blocks)
+    if jax.default_backend() == "cpu":
+        require_memory(size.num_pages * layout.bytes_per_page, size, options)
     memory = _memory(options, limits, num_host_blocks)
     programs = table(num_pages=size.num_pages)
     if available is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from os import PathLike
 from typing import Literal, get_args
 
 from paxkv.sampling.beam_params import MAX_BEAMS, MOST_END_IDS
+from paxkv.sampling.checks import shown
 
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
 PageDtype = Literal[Dtype, "int8", "fp8", "fp8_e4m3", "fp8_e5m2"]
@@ -116,20 +118,25 @@ class EngineConfig:
             ("max_beam_width", 1, MAX_BEAMS),
             ("layers_per_program", 1, None),
         ):
-            _check_integer(name, getattr(self, name), low, high)
+            value = getattr(self, name)
+            if value is not None or type(self).__dataclass_fields__[name].default is not None:
+                object.__setattr__(self, name, _integer(name, value, low, high))
         share = self.gpu_memory_utilization
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 < share <= 1:
             raise ValueError(
                 f"gpu_memory_utilization={share!r} must be a number above 0 and at most 1"
             )
         space = self.swap_space
-        if isinstance(space, bool) or not isinstance(space, int | float) or not 0 <= space < 1e9:
+        if isinstance(space, bool) or not isinstance(space, Real) or not 0 <= space < 1e9:
             raise ValueError(f"swap_space={space!r} must be a number of GiB, 0 or more")
         delay = self.scheduler_delay_factor
-        if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e9:
+        if isinstance(delay, bool) or not isinstance(delay, Real) or not 0 <= delay < 1e9:
             raise ValueError(f"scheduler_delay_factor={delay!r} must be a number of at least 0")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+        for name in ("gpu_memory_utilization", "swap_space", "scheduler_delay_factor"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if isinstance(self.seed, bool) or not isinstance(self.seed, Integral):
             raise ValueError(f"seed={self.seed!r} must be an integer")
+        object.__setattr__(self, "seed", int(self.seed))
         for name, choices in (
             ("dtype", get_args(Dtype)),
             ("kv_cache_dtype", get_args(PageDtype)),
@@ -205,10 +212,9 @@ class Limits:
         return min(self.max_model_len - 1, self.num_blocks * self.block_size)
 
 
-def _check_integer(name: str, value: object, low: int, high: int | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ValueError(f"{name}={value!r} must be an integer of at least {low}")
-    if high is not None and value > high:
-        raise ValueError(f"{name}={value!r} must be at most {high}")
+def _integer(name: str, value: object, low: int, high: int | None) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < low:
+        raise ValueError(f"{name}={shown(value)} must be an integer of at least {low}")
+    if high is not None and int(value) > high:
+        raise ValueError(f"{name}={shown(value)} must be at most {high}")
+    return int(value)

@@ -153,6 +153,23 @@ def device_bytes(num_bytes: int) -> list[jax.Array]:
     return jax.block_until_ready([jax.numpy.zeros(size, jax.numpy.uint8) for size in sizes])
 
 
+def require_memory(num_bytes: int, size: PoolSize, options: EngineConfig) -> None:
+    """Raise ValueError if the machine has less memory than pages on its CPU would take.
+
+    Asking for it would end the process, or all others.
+    """
+    memory = _machine_bytes()
+    if num_bytes > memory:
+        raise ValueError(
+            f"{size.option}={getattr(options, size.option)} takes {_gib(num_bytes)} for the cache; "
+            f"this machine has {_gib(memory)}: lower {size.option}"
+        )
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def host_blocks(layout: PageLayout, options: EngineConfig) -> int:
     """Pages of host memory for preempted sequences. Raises ValueError if they cannot be had."""
     if options.preemption_mode == "recompute" or options.allocation == "contiguous":
@@ -166,7 +183,7 @@ def host_blocks(layout: PageLayout, options: EngineConfig) -> int:
                 f"{layout.bytes_per_page / GIB:.3g} GiB"
             )
     needed = num_blocks * layout.bytes_per_page
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = _machine_bytes()
     if needed > memory:
         raise ValueError(
             f"{name}={getattr(options, name)} needs {needed / GIB:.1f} GiB of host memory; this "

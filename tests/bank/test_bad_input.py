@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from paxkv import LLM, SamplingParams
+from paxkv.engine.config import EngineConfig
 from tests.bank.engines import assert_idle, small
 from tests.convert import tiny_models
 from tests.engine.tiny import greedy, ids
@@ -39,6 +40,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
         ("block_size", 0),
         ("block_size", 257),
         ("block_size", "16"),
+        ("block_size", None),
         ("num_gpu_blocks_override", 0),
         ("num_gpu_blocks_override", True),
         ("kv_cache_memory_bytes", -1),
@@ -49,6 +51,10 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
         ("max_num_seqs", 0),
         ("max_num_batched_tokens", -5),
         ("max_logprobs", -2),
+        ("max_logprobs", None),
+        ("max_beam_width", None),
+        ("max_num_partial_prefills", None),
+        ("long_prefill_token_threshold", None),
         ("layers_per_program", 0),
         ("seed", 1.0),
         ("seed", None),
@@ -67,6 +73,23 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
 def test_engine_options(name: str, wrong: Any) -> None:
     with pytest.raises(ValueError, match=name):
         LLM(NOWHERE, **{name: wrong})
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    options = EngineConfig(
+        block_size=np.int64(8), seed=np.int32(3), swap_space=np.float32(0.5), max_num_seqs=None
+    )
+    assert options == EngineConfig(block_size=8, seed=3, swap_space=0.5)
+    assert {type(options.block_size), type(options.seed), type(options.swap_space)} == {int, float}
+
+
+@pytest.mark.parametrize("name", ["num_gpu_blocks_override", "kv_cache_memory_bytes"])
+def test_pages_that_no_machine_holds_are_refused_before_they_are_made(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tiny_models.write_hf(tmp_path, tiny_models.tensors())
+    with pytest.raises(ValueError, match=f"{name}=10+ takes .* GiB for the cache; this machine"):
+        LLM(folder, skip_tokenizer_init=True, compilation_cache_dir="", **{name: 10**18})
 
 
 def test_options_that_contradict_each_other_are_refused_before_weights_are_read(
