@@ -248,8 +248,15 @@ def _attend(
         new_top = jnp.maximum(old_top, jnp.max(tops, axis=1))
         own_top = new_top[jnp.minimum(tile - first, items - 1)]
         new *= jnp.exp(jnp.minimum(item_top - own_top, 0.0))[..., None]
-        gathered = jnp.dot(mine.astype(jnp.float32), new.reshape(items, -1), precision=_FULL)
-        new_acc = old_acc * jnp.exp(old_top - new_top)[..., None] + gathered.reshape(new.shape)
+        new = new.reshape(items, -1)
+        # Zeros times one sequence's NaN would reach the others.
+        sums = jnp.sum(new, axis=-1)
+        broken = ~jnp.isfinite(sums)
+        new = jnp.where(broken[:, None], 0.0, new)
+        gathered = jnp.dot(mine.astype(jnp.float32), new, precision=_FULL).reshape(old_acc.shape)
+        poison = jnp.where(jnp.any(mine & broken, axis=1), jnp.nan, 0.0)
+        new_acc = old_acc * jnp.exp(old_top - new_top)[..., None] + gathered
+        new_acc += poison[:, None, None, None, None]
         return (
             done + 1,
             lax.dynamic_update_slice_in_dim(top, new_top, first, 0),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from paxkv.engine.request import Request
 from paxkv.sampling.params import SamplingParams
 from tests.bank.engines import assert_dense, assert_idle, bucketed, small, tokens
-from tests.engine.tiny import Tiny, greedy, ids
+from tests.engine.tiny import CONFIG, Tiny, greedy, ids, params
 
 
 def fails_at(number: int, error: type[BaseException] = RuntimeError) -> Callable[[int], None]:
@@ -247,3 +249,16 @@ def test_the_device_knows_all_block_tables_after_a_failed_step(hook: str) -> Non
             assert np.array_equal(known, tiny.engine.block_manager.tables)
     for child in family.output().outputs:
         assert_dense(ids(15, salt=4), child.token_ids)
+
+
+def test_nan_in_one_sequence_reaches_no_other() -> None:
+    """An activation that is not finite, as half precision makes them, in the middle of a step."""
+    config = replace(CONFIG, tie_word_embeddings=False)
+    weights = {**params(), "head": params()["embed"]}
+    prompt = [5, 9, 13, 2, 8, 7]
+    want = Tiny(config, weights).tokens(prompt, greedy(6))
+    weights["embed"] = weights["embed"].at[50].set(jnp.nan)
+    tiny = Tiny(config, weights)
+    outputs = tiny.generate([prompt, [50] * 5, prompt], greedy(6))
+    assert [o.outputs[0].finish_reason for o in outputs] == ["length", "error", "length"]
+    assert outputs[0].outputs[0].token_ids == outputs[2].outputs[0].token_ids == want
