@@ -18,6 +18,14 @@ PROMPTS = [ids(9, salt) for salt in range(6)]
 PARAMS = greedy(20)
 
 
+@pytest.fixture(autouse=True)
+def interrupt_is_handled() -> Iterator[None]:
+    """Processes that a shell starts in the background ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def wanted() -> list[list[int]]:
     return [output.outputs[0].token_ids for output in Tiny().generate(PROMPTS, PARAMS)]
