@@ -155,6 +155,7 @@ def test_a_program_with_a_kernel_for_gpus_can_be_written_and_read() -> None:
         export.export(copy, platforms=["cuda"])(pages, ids, ids, jnp.int32(2))
 
 
+@pytest.mark.full
 def test_shared_programs_are_bounded_and_of_the_same_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Any
 ) -> None:
