@@ -3,7 +3,7 @@
 # of each (offline_compile, offline_compile_mosaic), the bytes they move (traffic), bugs planted and
 # seen (planted), lowering by the oldest and the newest jax (lowering), all of it as one table
 # (ladder); then the whole engine step (compiled_step). No driver, no device.
-# Needs Python 3.11 and 3.12 and a CUDA toolkit's ptxas, and about a quarter of an hour.
+# Needs Python 3.11 and 3.12 and a CUDA toolkit's ptxas.
 #   benchmarks/offline_compile.sh [--targets h200 h100 a100]
 # CUDA_VENV, OLDEST_VENV, NEWEST_VENV: virtual environments to use or make; about 1.5 GB.
 set -euo pipefail

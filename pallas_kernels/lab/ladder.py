@@ -17,7 +17,7 @@ from typing import Any
 from pallas_kernels.lab.calls import COUNTED
 from pallas_kernels.lab.interpreted import Check, checks, matmul_checks, mosaic_checks
 from pallas_kernels.lab.lowering import ARCHITECTURES, lower_all
-from pallas_kernels.lab.offline import PRODUCTS
+from pallas_kernels.lab.offline import Row
 from pallas_kernels.lab.programs import HEADS
 from pallas_kernels.mosaic import HEAD_DIMS as MOSAIC_HEAD_DIMS
 
@@ -226,9 +226,7 @@ def _row(kernel: Kernel, size: Size, target: str, answers: Answers, results: Res
     faults += [] if len(versions) > 1 else ["(b): lowered on one version of jax alone"]
     faults += [] if compiled else ["(c): not compiled"]
     for row in compiled:
-        faults += [f"(c): {row['spills']} bytes of spills"] if row["spills"] else []
-        if kernel.launch in PRODUCTS and not (_tensor([row]) and _copies(row)):
-            faults.append("(c): no tensor cores or no asynchronous copies")
+        faults += [f"(c): {fault}" for fault in Row(**row).faults()]
     if kernel.is_counted(size) and not moved:
         faults.append("(d): not counted")
     faults += [f"(d): {x}" for row in moved for x in row["complaints"]]
@@ -252,7 +250,7 @@ def _row(kernel: Kernel, size: Size, target: str, answers: Answers, results: Res
 
 
 def _copies(row: dict[str, Any]) -> int:
-    return int(row["async_copy"] + row.get("tma_load", 0))
+    return int(row["async_copy"] + row["tma_load"])
 
 
 def _tensor(compiled: list[dict[str, Any]]) -> str:

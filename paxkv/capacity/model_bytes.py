@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from paxkv.engine.config import DTYPES
 from paxkv.models.config import ModelConfig
 from paxkv.models.params import describe, walk
 
@@ -14,7 +15,7 @@ BYTES_PER_ELEMENT = {
     "bfloat16": Fraction(2),
     "float16": Fraction(2),
     "float8_e4m3fn": Fraction(1),
-    "fp8": Fraction(1),
+    "float8_e5m2": Fraction(1),
     "int8": Fraction(1),
     "int4": Fraction(1, 2),
 }
@@ -45,10 +46,10 @@ def element_bytes(name: str, dtype: str) -> Fraction:
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, tensor_parallel_size: int = 1) -> int:
     """2 · layers · key-value heads · (head width · bytes, and 4 for the factor of a one-byte type);
-    more devices than heads copy heads.
+    more devices than heads copy heads. kv_dtype: the engine's short names, too.
     """
     heads = math.ceil(config.num_kv_heads / tensor_parallel_size)
-    size = element_bytes("kv_cache_dtype", kv_dtype)
+    size = element_bytes("kv_cache_dtype", DTYPES.get(kv_dtype, kv_dtype))
     per_head = config.head_dim * size + (4 if size <= 1 else 0)
     return math.ceil(2 * config.num_layers * heads * per_head)
 

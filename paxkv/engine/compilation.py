@@ -41,6 +41,7 @@ class Compiler:
         self.seconds = 0.0
         self.num_traced = 0
         self._programs: dict[str, Program] = {}
+        self._surroundings = surroundings()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,7 +69,7 @@ class Compiler:
         shapes = jax.tree.map(_shape, args())
         leaves, structure = jax.tree.flatten(shapes)
         static = tuple(function.keywords.items())
-        key = (function.func, static, tuple(leaves), structure, donate, surroundings())
+        key = (function.func, static, tuple(leaves), structure, donate, self._surroundings)
         program = _shared.pop(key, None) or self._make(function, shapes, donate)
         _shared[key] = self._programs[name] = program
         while len(_shared) > MAX_SHARED:

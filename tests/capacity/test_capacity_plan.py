@@ -100,7 +100,7 @@ def test_smaller_types():
     assert make_plan(replace(eight, kv_cache_dtype="auto"), WIDE).bytes_per_token == 819_200
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "fp8"])
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "fp8", "fp8_e5m2"])
 def test_bytes_of_a_token_are_those_of_the_engines_pages(name):
     layout = PageLayout.of(SMALL, 16, resolve_dtype(name, None))
     held = sum(math.prod(x.shape) * x.dtype.itemsize for x in layout.arrays(10))

@@ -46,6 +46,9 @@ def results():
                     "mma": 32,
                     "wgmma": 0,
                     "async_copy": 35,
+                    "tma_load": 0,
+                    "threads": 128,
+                    "seconds": 1.0,
                 }
                 compiled[kernel.backend].append(row)
                 call = f"{kernel.name} {label(size)}".strip()
@@ -163,7 +166,10 @@ def lowered_by(versions):
     ("found", "told"),
     [
         (lambda: changed("decode256 D128 page16 bfloat16", spills=8), r"\(c\): 8 bytes of spills"),
-        (lambda: changed("mixed D128 page16 bfloat16", mma=0, wgmma=0), "no tensor cores"),
+        (
+            lambda: changed("mixed D128 page16 bfloat16", mma=0, wgmma=0),
+            "no tensor-core instruction",
+        ),
         (
             lambda: changed("decode v1 D128 page16", complaints=["bytes of pages are 1.50"]),
             r"\(d\): bytes of pages are 1\.50",
