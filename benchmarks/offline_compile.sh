@@ -3,15 +3,17 @@
 # of each (offline_compile, offline_compile_mosaic), the bytes they move (traffic), bugs planted and
 # seen (planted), lowering by the oldest and the newest jax (lowering), all of it as one table
 # (ladder); then the whole engine step (compiled_step). No driver, no device.
-# Needs Python 3.11 and 3.12 and a CUDA toolkit's ptxas.
+# Needs Python 3.11 and 3.12 and a CUDA toolkit's ptxas. 14 minutes on two cores, installing apart.
+# Mosaic GPU complains that it finds no nvdisasm; it only wanted to print.
 #   benchmarks/offline_compile.sh [--targets h200 h100 a100]
 # CUDA_VENV, OLDEST_VENV, NEWEST_VENV: virtual environments to use or make; about 1.5 GB.
+# PYTHON311, PYTHON312: to make them with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=${CUDA_VENV:-.venv-cuda}
 if [ ! -x "$venv/bin/cuobjdump" ]; then
-    python3.12 -m venv "$venv"
+    "${PYTHON312:-python3.12}" -m venv "$venv"
     "$venv/bin/pip" install -q --no-compile "jax==0.11.2" flatbuffers
     # Without their dependencies, which are gigabytes of libraries that only running needs.
     "$venv/bin/pip" install -q --no-compile --no-deps \
@@ -30,8 +32,8 @@ jax_only() {
     [ -x "$1/bin/python" ] || { "$2" -m venv "$1" && "$1/bin/pip" install -q --no-compile "$3"; }
 }
 oldest=${OLDEST_VENV:-.venv-oldest} newest=${NEWEST_VENV:-.venv-newest}
-jax_only "$oldest" python3.11 "jax==0.10.2"
-jax_only "$newest" python3.12 "jax"
+jax_only "$oldest" "${PYTHON311:-python3.11}" "jax==0.10.2"
+jax_only "$newest" "${PYTHON312:-python3.12}" "jax"
 
 dumps=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$dumps"' EXIT
