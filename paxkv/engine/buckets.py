@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-MOST_DECODE = 9
+MOST_DECODE = 8
+MOST_MIXED = 4
 MOST_SAMPLE = 8
 SMALLEST_MIXED = 16
+SMALL_MIXED = 256
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Buckets:
     """Sizes of the programs, ascending; the last of each is the limit itself.
 
     decode: sequences of a step in which each advances by one token. mixed: tokens of any other
-    step, which has room for every sequence. sample: rows drawn. At most 9, 3 and 8.
+    step, which has room for every sequence. sample: rows drawn. At most 8, 4 and 8.
     """
 
     decode: tuple[int, ...]
@@ -39,8 +41,12 @@ def padded(sizes: tuple[int, ...], count: int) -> int:
 
 
 def _decode(limit: int) -> tuple[int, ...]:
-    """Powers of two, with steps halfway between the largest of them as far as they go."""
+    """Powers of two, with steps halfway between the largest of them as far as they go; the small
+    ones, which cost what the weights cost, are the first to make room.
+    """
     sizes = {1 << power for power in range(limit.bit_length()) if 1 << power <= limit} | {limit}
+    if len(sizes) >= MOST_DECODE - 1:
+        sizes.discard(2)
     halfway = sorted((size // 2 * 3 for size in sizes if size >= 8), reverse=True)
     sizes |= set([size for size in halfway if size < limit][: max(0, MOST_DECODE - len(sizes))])
     while len(sizes) > MOST_DECODE:
@@ -57,7 +63,11 @@ def _sample(limit: int) -> tuple[int, ...]:
 
 
 def _mixed(limit: int) -> tuple[int, ...]:
-    """The limit, a half and an eighth of it (a quarter and a sixteenth, when it is large)."""
-    first, second = (2, 8) if limit <= 1024 else (4, 16)
-    sizes = {limit} | {limit // part for part in (first, second) if limit // part >= SMALLEST_MIXED}
-    return tuple(sorted(sizes))
+    """The limit and sizes below it, each by the same power of two smaller than the one above,
+    down to where a step costs what the weights cost.
+    """
+    ratio = 2
+    while limit // ratio ** (MOST_MIXED - 1) > SMALL_MIXED:
+        ratio *= 2
+    sizes = (limit // ratio**power for power in range(MOST_MIXED))
+    return tuple(sorted({size for size in sizes if size >= SMALLEST_MIXED} | {limit}))

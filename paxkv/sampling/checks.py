@@ -33,17 +33,15 @@ def integer(name: str, value: object, low: int, high: int, allowed: str | None =
     return int(value)
 
 
-def number(
-    name: str, value: object, low: float, high: float, allowed: str, *, open_low: bool = False
-) -> float:
-    """`value` as a finite float in `[low, high]` (or `(low, high]`); bool is refused."""
+def number(name: str, value: object, low: float, high: float, allowed: str) -> float:
+    """`value` as a finite float in `[low, high]`; bool is refused."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise refuse(name, value, allowed)
     try:
         result = float(value)
     except OverflowError:
         raise refuse(name, value, allowed) from None
-    if not math.isfinite(result) or not low <= result <= high or (open_low and result == low):
+    if not math.isfinite(result) or not low <= result <= high:
         raise refuse(name, value, allowed)
     return result
 

@@ -30,7 +30,7 @@ class SamplingParams:
     n: sequences returned. best_of: sequences drawn, of which the n with the best
         cumulative_logprob are returned (at least n; None means n).
     presence_penalty, frequency_penalty: [-2, 2], over the output's tokens only.
-    repetition_penalty: (0, 1e6], over prompt and output, Hugging Face's rule.
+    repetition_penalty: [1e-6, 1e6], over prompt and output, Hugging Face's rule.
     temperature: [0, 1e6]; below 1e-5 is greedy.
     top_p: [0, 1], 0 is greedy. top_k: 0 and -1 are off, 1 is greedy, above the vocabulary is off.
     min_p: [0, 1], relative to the most likely token.
@@ -113,10 +113,9 @@ class SamplingParams:
             "repetition_penalty": checks.number(
                 "repetition_penalty",
                 self.repetition_penalty,
-                0.0,
+                1e-6,
                 1e6,
-                "a number above 0 and up to 1e6",
-                open_low=True,
+                "a number from 1e-6 to 1e6",
             ),
             "temperature": checks.number(
                 "temperature", self.temperature, 0.0, 1e6, "a number from 0 to 1e6"

@@ -21,7 +21,7 @@ WRONG = {
     "best_of": (*NOT_INTEGERS, 0, -1),
     "presence_penalty": (*NOT_NUMBERS, -2.1, 2.1),
     "frequency_penalty": (*NOT_NUMBERS, -2.1, 2.1),
-    "repetition_penalty": (*NOT_NUMBERS, 0, -1, 0.0),
+    "repetition_penalty": (*NOT_NUMBERS, 0, -1, 0.0, 1e-300),
     "temperature": (*NOT_NUMBERS, -1, -1e-9),
     "top_p": (*NOT_NUMBERS, -0.1, 1.1),
     "top_k": (*NOT_INTEGERS, None, -2),
