@@ -23,6 +23,10 @@ Array = jax.Array
 Pages = tuple[tuple[Array, ...], ...]
 Rotations = tuple[Array, Array]
 
+# Up to as many, XLA must not turn a product whose result is transposed around: it would pack the
+# weight instead, which pays with more of them.
+FEW_TOKENS = 64
+
 
 class Step(NamedTuple):
     """The tokens of one step, and where their keys and values live.
@@ -85,6 +89,8 @@ def run_layers(
     def run(layer: dict[str, Array], pages: tuple[Array, ...], x: Array) -> Any:
         h = _rms_norm(x, layer["attn_norm"], config.rms_norm_eps)
         qkv = _linear(layer["qkv"], h, layer.get("qkv_bias"))
+        if x.shape[1] <= FEW_TOKENS:
+            qkv = lax.optimization_barrier(qkv)
         qkv = qkv.T.reshape(-1, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
         q, k, v = jnp.split(qkv, (config.num_heads, config.num_heads + config.num_kv_heads), axis=1)
         q, k = _rotate(q, rotations), _rotate(k, rotations)
@@ -123,7 +129,7 @@ def normalise(x: Array, norm: Array, config: ModelConfig) -> Array:
 def logits(head: Array, hidden: Array) -> Array:
     """Scores over the vocabulary, float32 `[columns, vocab_size]`, of normalised hidden states."""
     scores = _product(head, hidden, jnp.float32)
-    # Without the barrier the transposition would turn the product around.
+    # Few columns, see FEW_TOKENS.
     return lax.optimization_barrier(scores).T
 
 
