@@ -6,11 +6,13 @@ import re
 from functools import partial
 
 import jax
+import pytest
 
 from paxkv.cache.swap import gather_pages, scatter_pages
 from paxkv.engine import programs
 from paxkv.engine.plan import shapes
 from paxkv.engine.runner import Runner
+from paxkv.models import decoder
 from tests.engine.tiny import CONFIG, Tiny
 
 
@@ -50,6 +52,22 @@ def test_pages_are_donated_and_never_copied() -> None:
 def test_a_step_that_does_not_own_its_pages_is_seen_to_copy_them() -> None:
     tiny = Tiny(deterministic=True)
     assert page_moves(tiny.engine.runner, whole_step(tiny, donate=()))
+
+
+@pytest.mark.parametrize("few", [decoder.FEW_TOKENS, 0])
+def test_few_tokens_leave_the_weight_of_a_product_on_its_left(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "FEW_TOKENS", few)
+    tiny = Tiny(deterministic=True)
+    (shape,) = tiny.engine.runner.programs.packings
+    assert shape.num_tokens <= decoder.FEW_TOKENS or few == 0
+    width = (CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim
+    text = whole_step(tiny, donate=(1, 2))
+    as_written = rf"f32\[{width},{shape.num_tokens}\]\S* dot\("
+    turned = rf"f32\[{shape.num_tokens},{width}\]\S* dot\("
+    assert len(re.findall(as_written if few else turned, text)) == CONFIG.num_layers
+    assert not re.search(turned if few else as_written, text)
 
 
 def test_the_shapes_are_few_and_named_apart() -> None:
