@@ -48,7 +48,6 @@ def results():
                     "async_copy": 35,
                     "tma_load": 0,
                     "threads": 128,
-                    "seconds": 1.0,
                 }
                 compiled[kernel.backend].append(row)
                 call = f"{kernel.name} {label(size)}".strip()
