@@ -129,7 +129,7 @@ def normalise(x: Array, norm: Array, config: ModelConfig) -> Array:
 def logits(head: Array, hidden: Array) -> Array:
     """Scores over the vocabulary, float32 `[columns, vocab_size]`, of normalised hidden states."""
     scores = _product(head, hidden, jnp.float32)
-    # Few columns, see FEW_TOKENS.
+    # Rows are few, and the vocabulary is wide: XLA must not turn this product around either.
     return lax.optimization_barrier(scores).T
 
 
