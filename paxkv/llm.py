@@ -59,8 +59,8 @@ class LLM:
         if not skip_tokenizer_init:
             source = open_checkpoint(tokenizer) if tokenizer is not None else checkpoint
             self._tokenizer = source.tokenizer()
-        check_sizes(checkpoint.config, options)
         dtype = resolve_dtype(options.dtype, _auto_dtype())
+        check_sizes(checkpoint.config, options, dtype)
         shapes = abstract_params(checkpoint.config, dtype)
         load = partial(load_params, checkpoint, dtype)
         with (
@@ -86,7 +86,8 @@ class LLM:
         """Complete every prompt; outputs come in the order of the prompts.
 
         Args:
-            prompts: one or a list of: text, {"prompt": text}, {"prompt_token_ids": ids}.
+            prompts: one or a list of: text, token ids (a list or an array), {"prompt": text},
+                {"prompt_token_ids": ids}.
             sampling_params: one for all, or one for each.
 
         Raises:
@@ -244,6 +245,8 @@ def _options(engine_args: dict[str, Any]) -> EngineConfig:
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str | bytes | Mapping):
         return [prompts]
+    if hasattr(prompts, "tolist"):  # an array of token ids, of whichever library
+        prompts = prompts.tolist()
     try:
         listed = list(prompts)
     except TypeError:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-import numpy as np
-
 from paxkv.engine.beam_request import BeamRequest
 from paxkv.engine.embedding_request import EmbeddingRequest, PoolingParams
 from paxkv.engine.engine import Engine
@@ -165,14 +163,14 @@ class Admitter:
         return text, self._check_length(self._tokenizer.encode(text))
 
     def _ids(self, ids: Any) -> list[int]:
-        if isinstance(ids, np.ndarray):
+        if hasattr(ids, "tolist"):  # an array, of whichever library
             ids = ids.tolist()
         if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
             raise ValueError(
                 f"prompt_token_ids must be a list of integers, got {type(ids).__name__}"
             )
         vocab = self._config.vocab_size
-        checked = [int(x) if isinstance(x, np.integer) else x for x in ids]
+        checked = [x.tolist() if hasattr(x, "tolist") else x for x in ids]
         for token in checked:
             if type(token) is not int or not 0 <= token < vocab:
                 shown = repr(token) if len(repr(token)) < 32 else repr(token)[:32] + "…"

@@ -14,7 +14,7 @@ from paxkv.cache.pages import PageLayout
 from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import DTYPES, EngineConfig, Limits
 from paxkv.engine.engine import Engine
-from paxkv.engine.host_memory import keep_temporaries
+from paxkv.engine.host_memory import keep_temporaries, return_freed
 from paxkv.engine.kernels import Kernels
 from paxkv.engine.plan import Planner
 from paxkv.engine.policy import Policy
@@ -55,9 +55,10 @@ def assemble(
     """
     if jax.default_backend() == "cpu":
         keep_temporaries()
+        return_freed()  # by an engine before this one
     dtype = weights.shapes["embed"].dtype
     page_dtype = resolve_dtype(options.kv_cache_dtype, dtype)
-    limits = _limits(config, options)
+    limits = _limits(config, options, dtype)
     kernels = Kernels.choose(
         options.attention_backend, config, limits, dtype, page_dtype, options.deterministic
     )
@@ -92,7 +93,8 @@ def assemble(
     Kernels.choose(kernels.backend, config, pool, dtype, page_dtype)
     limits = replace(limits, num_blocks=size.num_blocks)
     if jax.default_backend() == "cpu":
-        require_memory(size.num_pages * layout.bytes_per_page, size, options)
+        pages = size.num_pages * layout.bytes_per_page
+        require_memory(pages, size.option, getattr(options, size.option), "the cache")
     memory = _memory(options, limits, num_host_blocks)
     programs = table(num_pages=size.num_pages)
     if available is not None:
@@ -145,14 +147,16 @@ def _memory(options: EngineConfig, limits: Limits, num_host_blocks: int) -> Bloc
     )
 
 
-def check_sizes(config: ModelConfig, options: EngineConfig) -> None:
+def check_sizes(config: ModelConfig, options: EngineConfig, dtype: np.dtype) -> None:
     """Raise the ValueError that `assemble` would raise for sizes, before weights are read."""
-    Policy.of(options, _limits(config, options).max_model_len)
+    Policy.of(options, _limits(config, options, dtype).max_model_len)
 
 
-def _limits(config: ModelConfig, options: EngineConfig) -> Limits:
+def _limits(config: ModelConfig, options: EngineConfig, dtype: np.dtype) -> Limits:
     """All but the number of pages, which stays 1 unless it was given."""
     max_model_len, batched, seqs = _sizes(config, options)
+    if jax.default_backend() == "cpu":
+        _require_step_memory(config, dtype, batched, seqs)
     return Limits(
         max_model_len=max_model_len,
         block_size=options.block_size,
@@ -166,6 +170,18 @@ def _limits(config: ModelConfig, options: EngineConfig) -> Limits:
         seed=options.seed,
         sharing=options.allocation == "paged",
     )
+
+
+def _require_step_memory(
+    config: ModelConfig, dtype: np.dtype, num_tokens: int, num_rows: int
+) -> None:
+    """For float32 logits, and for gate and up of a layer. A device with memory statistics is asked
+    itself, once programs are compiled.
+    """
+    logits = 4 * config.vocab_size
+    gate_up = 2 * config.intermediate_size * dtype.itemsize
+    require_memory(num_rows * logits, "max_num_seqs", num_rows, "logits")
+    require_memory(num_tokens * gate_up, "max_num_batched_tokens", num_tokens, "one layer")
 
 
 def _sizes(config: ModelConfig, options: EngineConfig) -> tuple[int, int, int]:

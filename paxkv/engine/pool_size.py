@@ -153,21 +153,16 @@ def device_bytes(num_bytes: int) -> list[jax.Array]:
     return jax.block_until_ready([jax.numpy.zeros(size, jax.numpy.uint8) for size in sizes])
 
 
-def require_memory(num_bytes: int, size: PoolSize, options: EngineConfig) -> None:
-    """Raise ValueError if the machine has less memory than pages on its CPU would take.
-
-    Asking for it would end the process, or all others.
+def require_memory(num_bytes: int, name: str, value: Any, what: str) -> None:
+    """Raise ValueError, blaming the option `name`, if this machine has less memory than `what` on
+    its CPU would take. Asking for it would end the process, or all others.
     """
-    memory = _machine_bytes()
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if num_bytes > memory:
         raise ValueError(
-            f"{size.option}={getattr(options, size.option)} takes {_gib(num_bytes)} for the cache; "
-            f"this machine has {_gib(memory)}: lower {size.option}"
+            f"{name}={value} takes {_gib(num_bytes)} for {what}; this machine has "
+            f"{_gib(memory)}: lower {name}"
         )
-
-
-def _machine_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def host_blocks(layout: PageLayout, options: EngineConfig) -> int:
@@ -183,10 +178,5 @@ def host_blocks(layout: PageLayout, options: EngineConfig) -> int:
                 f"{layout.bytes_per_page / GIB:.3g} GiB"
             )
     needed = num_blocks * layout.bytes_per_page
-    memory = _machine_bytes()
-    if needed > memory:
-        raise ValueError(
-            f"{name}={getattr(options, name)} needs {needed / GIB:.1f} GiB of host memory; this "
-            f"machine has {memory / GIB:.1f} GiB"
-        )
+    require_memory(needed, name, getattr(options, name), "preempted sequences")
     return num_blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -90,6 +91,19 @@ def test_pages_that_no_machine_holds_are_refused_before_they_are_made(
     folder = tiny_models.write_hf(tmp_path, tiny_models.tensors())
     with pytest.raises(ValueError, match=f"{name}=10+ takes .* GiB for the cache; this machine"):
         LLM(folder, skip_tokenizer_init=True, compilation_cache_dir="", **{name: 10**18})
+
+
+@pytest.mark.parametrize(
+    "name, what", [("max_num_seqs", "logits"), ("max_num_batched_tokens", "one layer")]
+)
+@pytest.mark.parametrize("eager", [False, True])
+def test_steps_that_no_machine_holds_are_refused(
+    tmp_path: Path, name: str, what: str, eager: bool
+) -> None:
+    folder = tiny_models.write_hf(tmp_path, tiny_models.tensors())
+    options = {"enforce_eager": eager, "compilation_cache_dir": "", name: 10**12}
+    with pytest.raises(ValueError, match=f"{name}=10+ takes .* GiB for {what}; this machine"):
+        LLM(folder, skip_tokenizer_init=True, **options)
 
 
 def test_options_that_contradict_each_other_are_refused_before_weights_are_read(
@@ -195,11 +209,17 @@ def test_one_bad_prompt_is_named_before_any_work(llm: LLM) -> None:
     assert not llm.engine.has_work
 
 
-def test_numpy_ids_are_ids(llm: LLM) -> None:
+@pytest.mark.parametrize("array", [np.array, jnp.array])
+def test_ids_in_arrays_are_ids(llm: LLM, array: Any) -> None:
     chosen = SamplingParams(temperature=0, max_tokens=3)
     plain = llm.generate([[5, 6, 7]], chosen, use_tqdm=False)[0].outputs[0].token_ids
-    for prompts in (np.array([5, 6, 7]), [np.array([5, 6, 7])], np.array([[5, 6, 7]])):
+    one, several, scalars = array([5, 6, 7]), array([[5, 6, 7]]), [array(i) for i in (5, 6, 7)]
+    for prompts in (one, [one], several, {"prompt_token_ids": one}, [scalars]):
         assert llm.generate(prompts, chosen, use_tqdm=False)[0].outputs[0].token_ids == plain
+    for wrong in (array([5.0, 6.0]), array([True]), array(5), [array([[5]])]):
+        with pytest.raises(ValueError, match="prompt"):
+            llm.generate(wrong, chosen, use_tqdm=False)
+    assert not llm.engine.has_work
 
 
 def test_streaming_cannot_rank(llm: LLM) -> None:
