@@ -34,6 +34,20 @@ class Buckets:
         """One shape for every step."""
         return cls((), (max_num_batched_tokens,), (max_num_seqs,))
 
+    def tokens_of_step(self, wanted: int, decoding: int) -> int:
+        """How many of the `wanted` tokens a step with prompts had better compute, at most.
+
+        All of them, or as many as the next smaller size holds if that size and the one for the
+        rest are together the smaller program, a step's own cost counted as half of the smallest.
+        decoding: wanted again by every step, as these sequences advance by one token in each.
+        """
+        place = bisect_left(self.mixed[:-1], wanted)
+        size, below = self.mixed[place], self.mixed[max(0, place - 1)]
+        rest = wanted - below + decoding
+        if rest > below or below + padded(self.mixed, rest) + self.mixed[0] // 2 >= size:
+            return size
+        return below
+
 
 def padded(sizes: tuple[int, ...], count: int) -> int:
     """The smallest of `sizes` that holds `count`."""

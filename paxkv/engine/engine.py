@@ -56,7 +56,7 @@ class Engine:
     ) -> None:
         self.limits = limits
         self.block_manager = memory
-        self.scheduler = Scheduler(limits, memory, policy, preemption=preemption)
+        self.scheduler = Scheduler(limits, memory, policy, planner.buckets, preemption=preemption)
         self.searches = Searches(limits.max_num_seqs, limits.beam_candidates)
         self.planner = planner
         self.runner = runner

@@ -84,8 +84,8 @@ class Planner:
     """
 
     def __init__(self, limits: Limits, buckets: Buckets, memory: BlockManager) -> None:
+        self.buckets = buckets
         self._limits = limits
-        self._buckets = buckets
         self._memory = memory
         self._packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
 
@@ -130,10 +130,10 @@ class Planner:
             a.sequence.request.wants_hidden and a.start < a.sequence.request.num_prompt
             for a in schedule.advances
         )
-        if single and self._buckets.decode and not wants_all:
-            size = padded(self._buckets.decode, seqs)
+        if single and self.buckets.decode and not wants_all:
+            size = padded(self.buckets.decode, seqs)
             return StepShape(size, size, True)
-        return StepShape(padded(self._buckets.mixed, tokens), self._limits.max_num_seqs, False)
+        return StepShape(padded(self.buckets.mixed, tokens), self._limits.max_num_seqs, False)
 
 
 def _token_ids(schedule: Schedule) -> Items[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import chain
 
+from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import Limits
 from paxkv.engine.order import Order
 from paxkv.engine.policy import Policy
@@ -29,6 +31,7 @@ class Scheduler:
     again later, and waits in its old place. The first in rank of the running advances in every
     step, so everybody's turn comes.
 
+    buckets: sizes of the programs, which a step with prompts fills as well as it can.
     clock: seconds, on the scale of `Request.arrival_time`.
     outgrown: sequences that ended because the whole cache holds no more of them; to be cleared by
         whoever reads it.
@@ -39,12 +42,16 @@ class Scheduler:
         limits: Limits,
         memory: BlockManager,
         policy: Policy | None = None,
+        buckets: Buckets | None = None,
         clock: Callable[[], float] = time.monotonic,
         preemption: Preemption | None = None,
     ) -> None:
         self._limits = limits
         self._memory = memory
         self._policy = policy or Policy()
+        self._buckets = buckets or Buckets.single(
+            limits.max_num_seqs, limits.max_num_batched_tokens
+        )
         self._clock = clock
         self._order = Order(self._policy, group=limits.max_num_seqs)
         self._delay = PromptDelay(self._policy.delay_factor, clock)
@@ -92,8 +99,7 @@ class Scheduler:
                 self._make_room()
                 continue
             self._decode(decoding, plan)
-            left = self._limits.max_num_batched_tokens - len(decoding)
-            budget = PromptBudget(self._policy, left)
+            budget = PromptBudget(self._policy, self._left_to_prompts(decoding, computing))
             self._compute(computing, plan, budget)
             self._admit(plan, budget)
             self._spend_rest(plan, len(decoding), budget)
@@ -160,6 +166,18 @@ class Scheduler:
                 plan.draws.append(Draw(sequence, place))
             else:
                 self._advance(sequence, 1, plan)
+
+    def _left_to_prompts(self, decoding: list[Sequence], computing: list[Sequence]) -> int:
+        """Tokens of the step, beside those of `decoding`."""
+        most = self._limits.max_num_batched_tokens
+        if not self._limits.chunked_prefill:
+            return most - len(decoding)
+        wanted = len(decoding)
+        for sequence in chain(computing, self.waiting):
+            wanted += sequence.num_remaining
+            if wanted >= most:
+                break
+        return self._buckets.tokens_of_step(wanted, len(decoding)) - len(decoding)
 
     def _compute(self, computing: list[Sequence], plan: Schedule, budget: PromptBudget) -> None:
         for sequence in computing:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import Limits
 from paxkv.engine.policy import Policy
 from paxkv.engine.request import Request
@@ -68,7 +69,8 @@ class Driver:
     """Runs requests to their end; `admissions` has (step, number) for each row given.
 
     ahead: schedule a step before the results of the last are known, as the engine does.
-    make: `(limits, memory, policy, clock=…) -> scheduler`.
+    make: `(limits, memory, policy, buckets, clock=…) -> scheduler`.
+    mixed: sizes of the programs for steps with prompts; by default the limit alone.
     step_seconds: what a step takes on the clock, by its tokens.
     """
 
@@ -77,6 +79,7 @@ class Driver:
     ahead: bool = False
     make: Callable[..., Scheduler] = Scheduler
     step_seconds: Callable[[int], float] = lambda tokens: 1.0
+    mixed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.now = 0.0
@@ -87,7 +90,11 @@ class Driver:
             max_blocks_per_row=self.limits.max_blocks_per_seq,
             caching=self.limits.prefix_caching,
         )
-        self.scheduler = self.make(self.limits, self.memory, self.policy, clock=lambda: self.now)
+        mixed = self.mixed or (self.limits.max_num_batched_tokens,)
+        buckets = Buckets((), mixed, (self.limits.max_num_seqs,))
+        self.scheduler = self.make(
+            self.limits, self.memory, self.policy, buckets, clock=lambda: self.now
+        )
         self.told: list[Told] = []
         self.admissions: list[tuple[int, int]] = []
         self.schedules: list[Schedule] = []

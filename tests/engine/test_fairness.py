@@ -63,7 +63,8 @@ def run(
 ) -> Driver:
     if not batch.chunked_prefill:
         policy = replace(policy, partial_prefills=1)
-    driver = Driver(batch, policy, ahead, make)
+    most = batch.max_num_batched_tokens
+    driver = Driver(batch, policy, ahead, make, mixed=(most // 4, most // 2, most))
     driver.run(asked, most_steps=2000)
     return driver
 
@@ -244,8 +245,8 @@ class LastComeFirst(Scheduler):
 class NeverAges(Scheduler):
     """Knows priorities and no ageing."""
 
-    def __init__(self, limits, memory, policy, clock):  # type: ignore[no-untyped-def]
-        super().__init__(limits, memory, policy, clock)
+    def __init__(self, limits, memory, policy, *args, **kwargs):  # type: ignore[no-untyped-def]
+        super().__init__(limits, memory, policy, *args, **kwargs)
         self._order = Order(replace(policy, aging_steps=None), 1)
 
 
