@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class EmbeddingRequest(Request):
 
     The hidden states are those after the last norm, from which logits are made.
     """
+
+    generates: ClassVar[bool] = False
 
     pooling: PoolingParams = field(default_factory=PoolingParams)
 

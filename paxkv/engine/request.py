@@ -35,6 +35,8 @@ class Request:
 
     lockstep: ClassVar[bool] = False
     """Whether all sequences go on, are preempted and end together."""
+    generates: ClassVar[bool] = True
+    """Whether tokens are what was asked for."""
 
     request_id: str
     prompt: str | None

@@ -35,7 +35,8 @@ class Format(Protocol):
 
 
 def to_json(value: Any) -> bytes:
-    return _JSON.encode(value).encode()
+    """UTF-8. Half of a surrogate pair, which a model may write in a call, stays JSON's escape."""
+    return _JSON.encode(value).encode(errors="backslashreplace")
 
 
 def json_response(value: Any) -> Response:

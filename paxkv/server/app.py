@@ -128,7 +128,9 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
             CORSMiddleware,
             allow_origins=list(settings.allowed_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            # OpenAI's own client sends a dozen of its own.
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
         )
     if settings.otlp_traces_endpoint is not None:
         app.add_middleware(TraceHeaders)

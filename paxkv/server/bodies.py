@@ -67,6 +67,19 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True)
 
+    def refuse_unsupported(self) -> None:
+        """Raise BadRequest for a field that would change the answer, and log what is ignored."""
+        ignored = []
+        for name, value in (self.model_extra or {}).items():
+            if name not in UNSUPPORTED:
+                ignored.append(name[:LONGEST_SHOWN])
+            elif value not in (None, False, [], {}) and value not in HARMLESS.get(name, ()):
+                raise BadRequest(
+                    f"{name} is not supported: {UNSUPPORTED[name]}", param=name, code="unsupported"
+                )
+        if ignored:
+            logger.info("ignored fields: %r", ignored[:LONGEST_SHOWN])
+
 
 SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 _definitions: dict[str, Any] = {
@@ -143,17 +156,7 @@ class GenerationBody(SamplingFields):
         return any(getattr(self, name) is not None for name in names)
 
     def refuse_unsupported(self) -> None:
-        """Raise BadRequest for a field that would change the answer, and log what is ignored."""
-        ignored = []
-        for name, value in (self.model_extra or {}).items():
-            if name not in UNSUPPORTED:
-                ignored.append(name[:LONGEST_SHOWN])
-            elif value not in (None, False, [], {}) and value not in HARMLESS.get(name, ()):
-                raise BadRequest(
-                    f"{name} is not supported: {UNSUPPORTED[name]}", param=name, code="unsupported"
-                )
-        if ignored:
-            logger.info("ignored fields: %r", ignored[:LONGEST_SHOWN])
+        super().refuse_unsupported()
         options = self.stream_options
         if options is None:
             return

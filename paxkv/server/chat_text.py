@@ -30,7 +30,7 @@ class ChatText:
         for item in found:
             if isinstance(item, str):
                 told.append({"content": item})
-            elif item.name:
+            elif item.name is not None:
                 self.num_calls += 1
                 if self._is_told:
                     told.append({"tool_calls": [self._first(item)]})

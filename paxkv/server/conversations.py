@@ -113,8 +113,12 @@ def own_words(messages: list[dict[str, Any]]) -> str:
 
 
 def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose tool calls have their arguments as values, which templates expect."""
+    """A message whose tool calls have their arguments as values, which templates expect, and
+    which has no empty list of them: templates look at whether there is one.
+    """
     calls = message.get("tool_calls")
+    if calls == []:
+        return {name: value for name, value in message.items() if name != "tool_calls"}
     if not isinstance(calls, list):
         return message
     try:
@@ -128,7 +132,7 @@ def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
 
 def _with_values(call: dict[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    arguments = function["arguments"]
+    arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         arguments = json.loads(arguments)
     return {**call, "function": {**function, "arguments": arguments}}

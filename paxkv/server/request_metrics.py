@@ -24,7 +24,8 @@ MINUTE = 60
 
 
 class RequestMetrics:
-    """An observer of the engine's loop; times are those of the engine's thread.
+    """An observer of the engine's loop; times are those of the engine's thread. Requests for
+    vectors count as requests with prompts, and have neither tokens nor a first one.
 
     most_tokens: max_model_len, which the buckets of token counts go up to.
     """
@@ -72,6 +73,8 @@ class RequestMetrics:
         return made.labels(**self._labels)
 
     def arrived(self, request: Request) -> None:
+        if not request.generates:
+            return
         self._wanted.observe(request.max_tokens)
         self._children.observe(request.params.n)
 
@@ -90,11 +93,14 @@ class RequestMetrics:
 
     def _tokens(self, news: News) -> None:
         request = news.request
-        self._generation_tokens.inc(news.num_tokens)
         last = self._last_token.get(request.request_id)
         self._last_token[request.request_id] = news.time
         if last is None:
             self._prompt_tokens.inc(request.num_prompt)
+        if not request.generates:
+            return
+        self._generation_tokens.inc(news.num_tokens)
+        if last is None:
             self._ttft.observe(news.first_token - request.arrival_time)
             return
         gap = news.time - last
@@ -104,7 +110,7 @@ class RequestMetrics:
 
     def _end(self, request: Request, reason: str) -> None:
         last = self._last_token.pop(request.request_id, None)
-        self._count(request, reason)
+        self._count(request, reason if request.generates or reason != "length" else "stop")
         if last is None or request.first_scheduled is None or request.first_token is None:
             return
         counts = [len(s.output_token_ids) for s in request.sequences]
@@ -115,6 +121,8 @@ class RequestMetrics:
         self._decode.observe(max(0.0, last - first))
         self._inference.observe(last - start)
         self._prompt.observe(request.num_prompt)
+        if not request.generates:
+            return
         self._generated.observe(sum(counts))
         self._longest.observe(max(counts))
         if max(counts) > 1:

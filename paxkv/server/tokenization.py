@@ -14,15 +14,17 @@ from paxkv.server.bodies import Body
 from paxkv.server.conversations import Messages, conversation_ids
 from paxkv.server.errors import BadRequest
 from paxkv.server.service import Service
+from paxkv.server.tools import Tools
 
 
 class TokenizeBody(Body):
     """prompt: a text, with special tokens added unless add_special_tokens is false. messages: or
-    a conversation. return_token_strs: also the tokens as text."""
+    a conversation, with `tools` as in chat. return_token_strs: also the tokens as text."""
 
     model: str | None = None
     prompt: str | None = None
     messages: Messages = None
+    tools: list[dict[str, Any]] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -58,10 +60,12 @@ def routes(service: Service) -> APIRouter:
 
 
 def _tokenize(service: Service, body: TokenizeBody) -> dict[str, Any]:
+    body.refuse_unsupported()
     tokenizer = service.need_tokenizer()
     if (body.prompt is None) == (body.messages is None):
         raise BadRequest("give either prompt or messages", param="prompt")
     if body.messages is not None:
+        tools = Tools.read(body.tools, None)
         ids = conversation_ids(
             tokenizer,
             body.messages,
@@ -69,6 +73,7 @@ def _tokenize(service: Service, body: TokenizeBody) -> dict[str, Any]:
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             variables=body.chat_template_kwargs or {},
+            tools=None if tools is None else tools.given,
         )
     else:
         assert body.prompt is not None

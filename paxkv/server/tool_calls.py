@@ -17,9 +17,9 @@ _DECODER = json.JSONDecoder()
 
 @dataclass
 class ToolCall:
-    """A call, or more of the arguments of the last one where `name` is empty."""
+    """A call, or more of the arguments of the last one where `name` is None."""
 
-    name: str
+    name: str | None
     arguments: str
 
 
@@ -159,12 +159,12 @@ class NamedCall:
     """The arguments of one function and nothing else, told as they come."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._name: str | None = name
 
     def feed(self, text: str) -> list[Found]:
         if not text:
             return []
-        name, self._name = self._name, ""
+        name, self._name = self._name, None
         return [ToolCall(name, text)]
 
     def end(self) -> list[Found]:
@@ -189,9 +189,19 @@ def _call_in(text: str) -> ToolCall | None:
 
 
 def _call(value: Any) -> ToolCall | None:
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+    """None for what nobody can call. Arguments are JSON whatever the model made of them."""
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or not name:
         return None
     arguments = value.get("arguments", value.get("parameters", {}))
-    if not isinstance(arguments, str):
+    if not isinstance(arguments, str) or not _is_json(arguments):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(value["name"], arguments)
+    return ToolCall(name, arguments)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 from paxkv import PoolingParams
+from tests.bank.test_metrics import Scrape
 from tests.server.tiny_server import MODEL, NAME, TinyServer, serving
 
+COUNTED = ("prompt_tokens_total", "e2e_request_latency_seconds_count")
+NOT_COUNTED = (
+    "generation_tokens_total",
+    "time_to_first_token_seconds_count",
+    "request_generation_tokens_count",
+    "request_params_max_tokens_count",
+)
 TEXTS = ["the cat", "the cat sat on the mat"]
 
 
@@ -52,6 +60,20 @@ def test_vectors_are_the_engines(server: TinyServer, fields: dict[str, Any]) -> 
     tokens = sum(len(tokenizer.encode(text)) for text in TEXTS)
     assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
     server.wait_idle()
+
+
+def test_vectors_are_not_tokens(server: TinyServer) -> None:
+    before = Scrape(server)
+    found = server.post("/v1/embeddings", {"input": TEXTS}).json()
+    after = Scrape(server)
+    gained = {name: after[name] - before[name] for name in (*COUNTED, *NOT_COUNTED)}
+    assert gained == {
+        **dict.fromkeys(NOT_COUNTED, 0),
+        "prompt_tokens_total": found["usage"]["prompt_tokens"],
+        "e2e_request_latency_seconds_count": 2,
+    }
+    assert after.ended("stop") - before.ended("stop") == 2
+    assert after.ended("length") == before.ended("length")
 
 
 def test_inputs_come_in_openais_four_forms(server: TinyServer) -> None:

@@ -91,7 +91,7 @@ def test_connections_are_bounded() -> None:
 
 def test_cors_is_off_unless_asked_for(server: TinyServer) -> None:
     preflight = {"Origin": "http://a.example", "Access-Control-Request-Method": "POST"}
-    allow = "access-control-allow-origin"
+    allow, expose = "access-control-allow-origin", "access-control-expose-headers"
     reply = server.call("OPTIONS", COMPLETIONS, headers=preflight)
     assert reply.status == 405
     assert allow not in reply.headers
@@ -101,6 +101,9 @@ def test_cors_is_off_unless_asked_for(server: TinyServer) -> None:
         reply = other.call("OPTIONS", COMPLETIONS, headers=preflight)
         assert (reply.status, reply.headers[allow]) == (200, "http://a.example")
         assert other.get("/health", headers=preflight).headers[allow] == "http://a.example"
+        openai = {**preflight, "Access-Control-Request-Headers": "authorization,x-stainless-lang"}
+        assert other.call("OPTIONS", COMPLETIONS, headers=openai).status == 200
+        assert "X-Request-Id" in other.get("/health", headers=preflight).headers[expose]
         elsewhere = {**preflight, "Origin": "http://b.example"}
         assert allow not in other.call("OPTIONS", COMPLETIONS, headers=elsewhere).headers
 

@@ -38,12 +38,18 @@ READERS = [
     (HermesCalls, "<tool_call>{'a'}</tool_call> x", "<tool_call>{'a'}</tool_call> x", []),
     (HermesCalls, '<tool_call>{"name": "clock"}</tool_call>\nDone', "Done", CALLS[1:]),
     (HermesCalls, '<tool_call>{"name": "clock"}', None, CALLS[1:]),
+    (HermesCalls, '<tool_call>{"name": ""}</tool_call>', '<tool_call>{"name": ""}</tool_call>', []),
+    (HermesCalls, '<tool_call>{"name": "clock", "arguments": "now"}</tool_call>', None,
+     [("clock", "now")]),
+    (HermesCalls, '<tool_call>{"name": "clock", "arguments": "{\\"a\\": 1}"}</tool_call>', None,
+     [("clock", {"a": 1})]),
     (HermesCalls, '<tool_call>{"name": "clo', '<tool_call>{"name": "clo', []),
     (LlamaCalls, '{"name": "clock", "parameters": {}}', None, CALLS[1:]),
     (LlamaCalls, ' <|python_tag|>{"name": "weather", "parameters": {"city": "Rome", "days": true}}'
      ' ; {"name": "clock", "parameters": {}}', None, CALLS),
     (LlamaCalls, "It is noon {really}", "It is noon {really}", []),
     (LlamaCalls, '{"answer": 42}', '{"answer": 42}', []),
+    (LlamaCalls, '{"name": "", "parameters": {}}', '{"name": "", "parameters": {}}', []),
     (LlamaCalls, '{"name": "clock", ', '{"name": "clock",', []),
     (ListOfCalls, '[{"name": "clock", "parameters": {"a": "}]"}} , {"name": "clock", '
      '"parameters": {}}]', None, [("clock", {"a": "}]"}), ("clock", {})]),
@@ -110,6 +116,18 @@ def test_the_format_can_be_chosen() -> None:
                 assert ("tool_calls" in message) == (said == text)
 
 
+def test_half_a_surrogate_pair_in_a_call(server: TinyServer) -> None:
+    said = '<tool_call>{"name": "clock", "arguments": {"k": "\\ud800"}}</tool_call><|im_end|>'
+    with forced(server, tokenizer().encode(said, add_special_tokens=False)):
+        body = chat(tools=TOOLS, max_tokens=200, ignore_eos=False)
+        (call,) = server.post(CHAT, body).json()["choices"][0]["message"]["tool_calls"]
+        events = server.events(CHAT, {**body, "stream": True})
+    assert json.loads(call["function"]["arguments"]) == {"k": "\ud800"}
+    (again,) = [c for e in events[:-1] for c in e["choices"][0]["delta"].get("tool_calls", ())]
+    assert again["function"] == call["function"]
+    assert events[-1] == "[DONE]"
+
+
 def test_the_template_gets_the_tools(server: TinyServer) -> None:
     def prompt(**fields: Any) -> str:
         found = server.post(CHAT, chat(return_token_ids=True, max_tokens=1, **fields)).json()
@@ -124,8 +142,33 @@ def test_the_template_gets_the_tools(server: TinyServer) -> None:
         {"role": "tool", "tool_call_id": "c", "content": "noon"},
     ]
     assert "noon" in prompt(messages=messages, tools=TOOLS)
-    turn["function"]["arguments"] = "{"  # type: ignore[index]
+    function: dict[str, Any] = turn["function"]  # type: ignore[assignment]
+    function["arguments"] = "{"
     assert server.post(CHAT, chat(messages=messages)).status == 400
+    function["arguments"] = {}
+    empty = prompt(messages=messages)
+    for value in ("", None, "{}"):
+        function["arguments"] = value
+        assert prompt(messages=messages) == empty
+    del function["arguments"]
+    assert prompt(messages=messages) == empty
+
+
+def test_no_calls_are_no_list_of_calls() -> None:
+    template = "{% for m in messages %}{{ m.role }}{{ ' calls' if 'tool_calls' in m }},{% endfor %}"
+    with serving(settings=ServerSettings(chat_template=template)) as server:
+        said = {"role": "assistant", "content": "yo", "tool_calls": []}
+        body = {"messages": [said, {"role": "user", "content": "hi"}]}
+        ids = server.post("/tokenize", body).json()["tokens"]
+    assert tokenizer().decode(ids) == "assistant,user,"
+
+
+def test_tokenize_counts_what_a_chat_would(server: TinyServer) -> None:
+    asked = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
+    usage = server.post(CHAT, chat(**asked)).json()["usage"]
+    assert server.post("/tokenize", asked).json()["count"] == usage["prompt_tokens"]
+    reply = server.post("/tokenize", {**asked, "chat_template": "x"})
+    assert (reply.status, reply.json()["error"]["param"]) == (400, "chat_template")
 
 
 def test_choices_are_kept_to(server: TinyServer) -> None:
