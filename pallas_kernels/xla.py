@@ -54,11 +54,12 @@ class Config:
 
     @property
     def parts(self) -> tuple[Config, ...]:
-        """With tiles of several tokens, sequences of one token are worked through apart."""
-        if self.query_tile == 1:
+        """With tiles of several tokens, sequences of one token are worked through apart, unless
+        a token must have the same bits whichever others are computed with it.
+        """
+        if self.query_tile == 1 or self.items == 1:
             return (self,)
-        items = 1 if self.items == 1 else 32
-        return (Config(query_tile=1, chunk_tokens=64, items=items, one_each=True), self)
+        return (Config(query_tile=1, chunk_tokens=64, items=32, one_each=True), self)
 
 
 class _Tiles(NamedTuple):
@@ -369,7 +370,8 @@ def _pair(
     chunk = chunk_pages * page_size
     first_page = jnp.zeros_like(tiles.seq)
     if window is not None:
-        first_page = jnp.maximum(tiles.first_position - window + 1, 0) // page_size
+        # Chunks begin where they would without a window, however the queries are cut.
+        first_page = jnp.maximum(tiles.first_position - window + 1, 0) // chunk * chunk_pages
     span = tiles.first_position + tiles.num_tokens - first_page * page_size
     per_tile = jnp.where(tiles.num_tokens > 0, (span + chunk - 1) // chunk, 0)
     end = jnp.cumsum(per_tile)
