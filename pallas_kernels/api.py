@@ -170,16 +170,23 @@ def write_kv(
                 f"{name} must be [num_tokens, num_kv_heads, head_dim] = {want} for slot_mapping "
                 f"{slot_mapping.shape} and pages {v_pages.shape}, got {new.shape}"
             )
-    module = xla if backend in _ATTENTION_ONLY else module_of(backend)
-    return module.write_kv(k_pages, v_pages, k, v, slot_mapping, k_scale, v_scale)
+    return _module(backend).write_kv(k_pages, v_pages, k, v, slot_mapping, k_scale, v_scale)
 
 
 def copy_pages(
     pages: Array, source: Array, destination: Array, count: Array, *, backend: str = "xla"
 ) -> Array:
     """Copy the first `count` pairs of pages; no page may be both a source and a destination."""
-    module = xla if backend in _ATTENTION_ONLY else module_of(backend)
-    return module.copy_pages(pages, source, destination, count)
+    return _module(backend).copy_pages(pages, source, destination, count)
+
+
+def _module(backend: str) -> Any:
+    """For anything but attention, where "auto" has nothing to go by."""
+    if backend in _ATTENTION_ONLY:
+        return xla
+    if backend != "triton":
+        raise ValueError(f"backend={backend!r} must be 'xla', 'triton' or 'mosaic'")
+    return module_of(backend)
 
 
 def merge_states(out: Array, lse: Array) -> tuple[Array, Array]:

@@ -188,12 +188,12 @@ class LLM:
             self._turns.add([request])
             shown = 0, False
             while not shown[1]:
-                now = sum(len(s.output_token_ids) for s in request.sequences), request.finished
-                if now == shown:
+                now, output = self._turns.call(partial(_seen, request, shown))
+                if output is None:
                     self._turns.step()
                     continue
                 shown = now
-                yield request.output()
+                yield output
         finally:
             self._turns.abort([request])
 
@@ -213,7 +213,8 @@ class LLM:
         for request in requests:
             if request.error is not None:
                 warnings.warn(f"request {request.request_id}: {request.error}", stacklevel=3)
-        return [request.output() for request in requests]
+        # Another thread may be in the step that ends the last of them.
+        return self._turns.call(lambda: [request.output() for request in requests])
 
     # Looking at it
 
@@ -230,6 +231,12 @@ class LLM:
     def reset_prefix_cache(self) -> None:
         """Forget all cached blocks."""
         self._turns.call(self.engine.block_manager.reset_prefix_cache)
+
+
+def _seen(request: Any, shown: tuple[int, bool]) -> tuple[tuple[int, bool], RequestOutput | None]:
+    """How many tokens there are and whether it has ended; and all of it, unless that was shown."""
+    now = sum(len(s.output_token_ids) for s in request.sequences), request.finished
+    return now, None if now == shown else request.output()
 
 
 def _options(engine_args: dict[str, Any]) -> EngineConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from paxkv.text.grammar import Grammar, Grammars
 from paxkv.text.stop import StopRules
 from paxkv.text.tokenizer import Tokenizer
 
+LOGPROBS = ("logprobs", "prompt_logprobs")
 P = TypeVar("P")
 R = TypeVar("R")
 
@@ -94,6 +96,10 @@ class Admitter:
         if cache_salt is not None and not isinstance(cache_salt, str):
             raise ValueError(f"cache_salt must be a string or None, got {cache_salt!r:.60}")
         params.validate_for(self._config.vocab_size, self._limits.max_logprobs)
+        every: dict[str, Any] = {
+            n: self._config.vocab_size for n in LOGPROBS if getattr(params, n) == -1
+        }
+        params = replace(params, **every) if every else params
         self._check_children(params)
         room = self._limits.max_model_len - len(ids)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)

@@ -53,6 +53,8 @@ def assemble(
     device: whose `memory_stats()` decide the number of pages; by default JAX's first.
     Raises ValueError if the options contradict each other, the model or the memory.
     """
+    if jax.config.jax_disable_jit:
+        raise ValueError("jax_disable_jit=True cannot run an engine: its programs are compiled")
     if jax.default_backend() == "cpu":
         keep_temporaries()
         return_freed()  # by an engine before this one
@@ -155,6 +157,7 @@ def check_sizes(config: ModelConfig, options: EngineConfig, dtype: np.dtype) -> 
 def _limits(config: ModelConfig, options: EngineConfig, dtype: np.dtype) -> Limits:
     """All but the number of pages, which stays 1 unless it was given."""
     max_model_len, batched, seqs = _sizes(config, options)
+    most = config.vocab_size if options.max_logprobs == -1 else options.max_logprobs
     if jax.default_backend() == "cpu":
         _require_step_memory(config, dtype, batched, seqs)
     return Limits(
@@ -163,7 +166,7 @@ def _limits(config: ModelConfig, options: EngineConfig, dtype: np.dtype) -> Limi
         num_blocks=options.num_gpu_blocks_override or 1,
         max_num_seqs=seqs,
         max_num_batched_tokens=batched,
-        max_logprobs=min(options.max_logprobs, config.vocab_size),
+        max_logprobs=min(most, config.vocab_size),
         max_beam_width=options.max_beam_width,
         chunked_prefill=options.enable_chunked_prefill,
         prefix_caching=options.enable_prefix_caching,

@@ -37,7 +37,8 @@ class EngineConfig:
         is admitted, and shares none (no prefix cache, n = 1), as a measure of what paging saves.
     num_gpu_blocks_override: usable pages, instead of measuring memory.
     kv_cache_memory_bytes: bytes for all pages (on the CPU 1 GiB by default).
-    gpu_memory_utilization: share of the device's memory for weights, activations and pages.
+    gpu_memory_utilization: share of what JAX may use of the device, for weights, activations and
+        pages.
     swap_space: GiB of host memory for sequences that are preempted; 0 for none.
     num_cpu_blocks_override: blocks of host memory, instead of swap_space.
     preemption_mode: "swap" moves a preempted sequence to host memory while there is room,
@@ -49,7 +50,7 @@ class EngineConfig:
     max_num_partial_prefills: prompts that share a step, so that a long one does not stall short
         ones behind it. max_long_partial_prefills: how many of them may be long.
     long_prefill_token_threshold: prompts with more tokens to compute are long; 0 for 4 % of
-        max_model_len.
+        max_model_len. Of effect where prompts share a step.
     priority_aging_steps: a waiting request's priority rises by one every so many steps; by
         default never.
     length_aware: start requests that can only be short (prompt and max_tokens) first, among
@@ -58,11 +59,12 @@ class EngineConfig:
     enable_prefix_caching: keep full blocks of finished requests for prompts that start the same.
     attention_backend: "auto" takes the first back end of `pallas_kernels` that covers the model on
         this device; "xla", "triton" or "mosaic" insists.
-    max_logprobs: most alternatives that logprobs and prompt_logprobs may ask for.
+    max_logprobs: most alternatives that logprobs and prompt_logprobs may ask for; -1 for all.
     max_beam_width: most beams of one request.
     seed: base of requests without a seed of their own.
     enforce_eager: no compilation at start-up; the first use of a shape compiles it.
-    deterministic: one bucket per program, so that results are bit-identical whatever else runs.
+    deterministic: one bucket per program, so that results are bit-identical whatever else runs;
+        on the GPU kernels as long as a prompt is cut into the same steps.
     layers_per_program: decoder layers compiled as one program; by default 6 on the CPU, which
         compile faster than all of them, but for the step of a lone sequence, and all elsewhere.
     compilation_cache_dir: JAX's persistent compilation cache; by default under the user's cache
@@ -114,7 +116,7 @@ class EngineConfig:
             ("max_long_partial_prefills", 1, None),
             ("long_prefill_token_threshold", 0, None),
             ("priority_aging_steps", 1, None),
-            ("max_logprobs", 0, None),
+            ("max_logprobs", -1, None),
             ("max_beam_width", 1, MAX_BEAMS),
             ("layers_per_program", 1, None),
         ):

@@ -81,7 +81,7 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """End a request and all its sequences now; unknown ids are ignored."""
-        request = self._requests.pop(request_id, None)
+        request = self._requests.get(request_id)
         if request is not None:
             self._end(request, "abort")
 
@@ -248,6 +248,8 @@ class Engine:
             if sequence.decision is None:
                 self.scheduler.finish(sequence)
         request.end(reason)
+        request.finished_time = time.monotonic()
+        self._requests.pop(request.request_id, None)
         self._note(request)
 
     def _fail(self, request: Request, message: str) -> None:

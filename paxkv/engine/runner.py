@@ -98,13 +98,24 @@ class Runner:
 
     @property
     def alive(self) -> bool:
-        """Whether the pages survived the last step."""
-        state = [*self._pages, self._tables, self._last_tokens, self._counts]
-        return not any(x.is_deleted() for x in jax.tree.leaves(state))
+        """Whether the pages survived the last step: neither given to it, nor results of a failure
+        that shows only once they are waited for.
+        """
+        if any(x.is_deleted() for x in jax.tree.leaves(self._state)):
+            return False
+        try:
+            self.wait()
+        except jax.errors.JaxRuntimeError:
+            return False
+        return True
 
     def wait(self) -> None:
         """Until the device has done everything launched so far."""
-        jax.block_until_ready([*self._pages, self._tables, self._last_tokens, self._counts])
+        jax.block_until_ready(self._state)
+
+    @property
+    def _state(self) -> list[Any]:
+        return [*self._pages, self._tables, self._last_tokens, self._counts]
 
     # A step
 

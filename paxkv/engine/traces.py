@@ -21,7 +21,7 @@ import jax
 from jax import export
 
 import pallas_kernels
-from pallas_kernels import tuned
+from pallas_kernels import choice, tuned
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def trace_key(function: functools.partial[Any], args: Any, donate: tuple[int, ..
         repr([(x.shape, str(x.dtype)) for x in shapes]),
         str(structure),
         repr(donate),
-        jax.default_backend(),
+        repr((jax.default_backend(), choice.current_capability(), tuned.device_kind())),
         repr(surroundings()),
         _code(),
     ]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from paxkv.engine.engine import Engine
-from paxkv.engine.held_interrupt import HeldInterrupt
+from paxkv.engine.held_signals import HeldSignals
 from paxkv.engine.request import Request
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Turns:
     """Lets threads share an engine, and nothing cut a call into it in two.
 
-    Threads take turns. Ctrl-C waits for the end of a turn. So does an abort that comes inside a
+    Threads take turns. Ctrl-C and other signals wait for the end of a turn. So does an abort that comes inside a
     turn of the same thread, from a stream that the garbage collector closes.
     """
 
@@ -51,7 +51,7 @@ class Turns:
 
     @contextmanager
     def _taken(self) -> Iterator[None]:
-        with HeldInterrupt(), self._turn:
+        with HeldSignals(), self._turn:
             self._depth += 1
             try:
                 yield

@@ -139,5 +139,5 @@ def init_params(config: ModelConfig, key: Any, dtype: Any = "float32", scale: fl
     leaves = list(walk(tree))
     for (path, spec), leaf_key in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
         array = scale * jax.random.normal(leaf_key, spec.shape, "float32")
-        plant(tree, path, (array + (spec.init == "scale")).astype(dtype))
+        plant(tree, path, (array + float(spec.init == "scale")).astype(dtype))
     return tree

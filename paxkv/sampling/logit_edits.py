@@ -58,7 +58,7 @@ def _penalise(logits: jax.Array, edits: LogitEdits, counts: TokenCounts) -> jax.
     repetition = jnp.asarray(edits.repetition)[:, None]
     scaled = jnp.where(logits > 0, logits / repetition, logits * repetition)
     logits = jnp.where(seen, scaled, logits)
-    logits -= jnp.asarray(edits.frequency)[:, None] * output
+    logits -= jnp.asarray(edits.frequency)[:, None] * output.astype(jnp.float32)
     return logits - jnp.where(output > 0, jnp.asarray(edits.presence)[:, None], 0.0)
 
 

@@ -192,7 +192,7 @@ class SamplingParams:
             wanted = getattr(self, name)
             if wanted is None:
                 continue
-            if (wanted == -1 and max_logprobs != -1) or wanted > limit:
+            if (vocab_size if wanted == -1 else wanted) > limit:
                 raise checks.refuse(name, wanted, f"None or an integer from 0 to {limit}")
 
     @property

@@ -283,5 +283,6 @@ class EngineLoop:
         dead = Unavailable("the engine has stopped", code="engine_dead")
         self.fail_all(dead)
         for question in self._questions:
-            question.set_exception(dead)
+            if not question.done():
+                question.set_exception(dead)
         self.on_fault()

@@ -23,6 +23,7 @@ def test_bm_01_abort_ends_all_children(n: int, steps: int) -> None:
         tiny.engine.step()
     tiny.engine.abort(request.request_id)
     assert request.finished
+    assert request.finished_time is not None
     assert {s.decision.finish_reason for s in request.sequences} == {"abort"}
     assert len(tiny.engine.block_manager.live_rows) <= 1
     lengths = [len(s.token_ids) for s in request.sequences]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -53,6 +54,27 @@ def test_a_failed_step_ends_its_requests_only(hook: str, number: int, options: d
     assert_dense(ids(20, salt=50), tokens(late.output()))
     assert_idle(tiny)
     assert tiny.engine.runner.alive
+
+
+def test_a_failure_that_shows_when_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of a device failure are not deleted, and raise whatever is done with them."""
+    tiny = small()
+    runner = tiny.engine.runner
+    pages = runner._pages
+
+    def fail() -> None:
+        if runner._pages is pages:
+            raise jax.errors.JaxRuntimeError("INTERNAL: planted")
+
+    monkeypatch.setattr(runner, "wait", fail)
+    runner.hooks.before_launch = fails_at(2)
+    requests = start(tiny)
+    tiny.run()
+    assert all(request.error for request in requests)
+    assert runner._pages is not pages
+    (again,) = tiny.generate([ids(9)], greedy(5))
+    assert_dense(ids(9), tokens(again))
+    assert_idle(tiny)
 
 
 @pytest.mark.parametrize("hook", ["before_launch", "inside_step"])

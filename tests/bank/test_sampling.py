@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -238,6 +239,19 @@ def test_sa_07_prompt_logprobs_cold_and_warm_and_in_chunks(options: dict[str, An
 def test_sa_07_nothing_to_generate_is_refused() -> None:
     with pytest.raises(ValueError, match="max_tokens.*0"):
         SamplingParams(max_tokens=0)
+
+
+def test_sa_07_logprobs_of_the_whole_vocabulary() -> None:
+    tiny = small(max_logprobs=-1)
+    (output,) = tiny.generate([ids(9)], greedy(3, logprobs=-1, prompt_logprobs=-1))
+    assert output.prompt_logprobs is not None
+    for found in (*output.outputs[0].logprobs, *output.prompt_logprobs[1:]):
+        assert set(found) == set(range(CONFIG.vocab_size))
+        assert math.isclose(sum(math.exp(x.logprob) for x in found.values()), 1, rel_tol=1e-4)
+    with pytest.raises(
+        ValueError, match="logprobs must be None or an integer from 0 to 20, got -1"
+    ):
+        small().generate([ids(9)], greedy(3, logprobs=-1))
 
 
 def test_sa_08_logprobs_are_of_the_raw_distribution() -> None:

@@ -93,6 +93,21 @@ def test_another_model_other_source_text_or_tuned_tiles_are_traced_anew(
     assert compiler(edited).num_traced == len(compiler(edited).names)
 
 
+def test_another_kind_of_device_is_traced_anew() -> None:
+    """Tiles depend on it."""
+
+    def key(name: str) -> str:
+        device = jax.sharding.AbstractDevice(name, 1, "cuda")
+        mesh = jax.sharding.AbstractMesh((), (), abstract_device=device)
+        args = (jnp.zeros(3),)
+        with jax.sharding.use_abstract_mesh(mesh):
+            return traces.trace_key(partial(lambda x: -x), args, ())
+
+    kinds = ("NVIDIA H100", "NVIDIA H200", "NVIDIA A100")
+    assert len({key(kind) for kind in kinds}) == 3
+    assert key(kinds[0]) == key(kinds[0])
+
+
 @pytest.mark.parametrize(
     "damage", [lambda b: b[:40], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b""]
 )

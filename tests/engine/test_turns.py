@@ -1,4 +1,4 @@
-"""One LLM under Ctrl-C, threads and the garbage collector."""
+"""One LLM under Ctrl-C, deadlines, threads and the garbage collector."""
 
 from __future__ import annotations
 
@@ -72,6 +72,30 @@ def test_ctrl_c_cuts_no_step_in_two(llm: LLM, wanted: list[list[int]], name: str
     assert not llm.engine.has_work
     assert tokens(llm) == wanted
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("name", ["append_batch", "publish"])
+def test_a_deadline_by_signal_is_the_callers(
+    llm: LLM, wanted: list[list[int]], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An ordinary exception, which inside a step would be taken for the step's own failure."""
+
+    def late(number: int, frame: Any) -> None:
+        raise TimeoutError("too late")
+
+    before = signal.signal(signal.SIGALRM, late)
+    others = llm.stream(PROMPTS[0], PARAMS)
+    next(others)
+    try:
+        after_calls(llm.engine.block_manager, name, lambda: signal.raise_signal(signal.SIGALRM), 2)
+        with pytest.raises(TimeoutError, match="too late"):
+            tokens(llm)
+        assert signal.getsignal(signal.SIGALRM) is late
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert "failed" not in caplog.text
+    assert list(others)[-1].outputs[0].token_ids == wanted[0]
+    assert tokens(llm) == wanted
 
 
 def test_a_second_ctrl_c_does_not_wait(llm: LLM) -> None:

@@ -169,3 +169,9 @@ def test_what_does_not_fit_the_pages_is_refused(change, message, backend):
     pages = np.zeros((2, 3, 4, 8), np.int8)
     with pytest.raises(ValueError, match=message):
         write_kv(pages, pages, **given, backend=backend)
+
+
+def test_a_back_end_for_pages_is_named():
+    pages, none = np.zeros((2, 3, 4, 8)), np.zeros(0, np.int32)
+    with pytest.raises(ValueError, match="backend='auto' must be 'xla', 'triton' or 'mosaic'"):
+        copy_pages(pages, none, none, 0, backend="auto")
