@@ -377,7 +377,8 @@ def _pair(
     end = jnp.cumsum(per_tile)
     most = (tiles.seq.shape[0] - items) * -(-block_tables.shape[1] // chunk_pages)
     item = jnp.arange(-(-most // items) * items)
-    tile = jnp.minimum(jnp.sum(item[:, None] >= end, axis=1), tiles.seq.shape[0] - items)
+    ended = jnp.cumsum(jnp.zeros_like(item).at[end].add(1, mode="drop"))
+    tile = jnp.minimum(ended, tiles.seq.shape[0] - items)
     listed = item < end[-1]
     seq = tiles.seq[tile]
     column = first_page[tile] + (item - (end - per_tile)[tile]) * chunk_pages

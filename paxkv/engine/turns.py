@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Turns:
     """Lets threads share an engine, and nothing cut a call into it in two.
 
-    Threads take turns. Ctrl-C and other signals wait for the end of a turn. So does an abort that comes inside a
-    turn of the same thread, from a stream that the garbage collector closes.
+    Threads take turns. Ctrl-C and other signals wait for the end of a turn. So does an abort that
+    comes inside a turn of the same thread, from a stream that the garbage collector closes.
     """
 
     def __init__(self, engine: Engine) -> None:
