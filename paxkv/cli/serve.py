@@ -31,9 +31,11 @@ def run(args: argparse.Namespace) -> int:
     limits = RequestLimits(**given_values(args, RequestLimits))
     from paxkv.server.request_log import configure_logging
     from paxkv.server.running import listen, serve
+    from paxkv.server.tls import tls_context
 
     configure_logging(settings.log_format == "json", settings.log_level)
-    settings.keys()  # a file that cannot be read is said before the model is loaded
+    settings.keys()  # files that cannot be used are said before the model is loaded
+    tls_context(settings)
 
     sockets = [listen(settings.host, settings.port)]
     from paxkv.llm import LLM

@@ -13,8 +13,10 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from paxkv.server.accept_log import AcceptLog
 from paxkv.server.protocol import PatientProtocol
 from paxkv.server.service import Service
+from paxkv.server.tls import TlsProtocol, tls_context
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class GracefulServer(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(AcceptLog())
         self._service.loop.on_fault = self._engine_died
         await super().serve(sockets)
 
@@ -98,6 +101,8 @@ class GracefulServer(uvicorn.Server):
 
 def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
     logging.getLogger("uvicorn.access").disabled = True  # RequestLog says more, and no queries
+    http = PatientProtocol.limited(service.limits)
+    context = tls_context(service.settings)
     return uvicorn.Config(
         app,
         log_config=None,
@@ -108,9 +113,7 @@ def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=5,
         ws="none",
-        http=PatientProtocol.limited(service.limits),
-        ssl_certfile=service.settings.ssl_certfile,
-        ssl_keyfile=service.settings.ssl_keyfile,
+        http=http if context is None else TlsProtocol.around(http, context),  # type: ignore[arg-type]
         loop="asyncio",
     )
 

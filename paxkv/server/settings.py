@@ -31,7 +31,8 @@ class ServerSettings:
     api_key_file: more of them, one a line.
     admin_key: needed for the routes under /admin/, which are closed without one (PAXKV_ADMIN_KEY).
     admin_key_file: more of them, one a line.
-    ssl_certfile: certificate chain (PEM), for HTTPS. ssl_keyfile: its private key (PEM).
+    ssl_certfile: certificate chain (PEM), for HTTPS. ssl_keyfile: its private key (PEM),
+        without a passphrase.
     allowed_origins: origins that pages may call the server from; by default none. Repeat it.
     otlp_traces_endpoint: URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span for
         each request; by default none. Needs the extra `otel`.

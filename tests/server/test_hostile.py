@@ -260,3 +260,23 @@ def test_a_thousand_idle_connections_are_no_hindrance() -> None:
         assert "Traceback" not in process.log
     finally:
         process.close()
+
+
+def test_connections_beyond_the_files_do_not_fill_the_log() -> None:
+    process = TinyProcess("--never-more-files")
+    try:
+        with ExitStack() as held:
+            for _ in range(300):
+                address = ("127.0.0.1", process.port)
+                held.enter_context(socket.create_connection(address))
+            until = time.monotonic() + 10
+            while "wait to be accepted" not in process.log:
+                assert time.monotonic() < until, process.log[-2000:]
+                time.sleep(0.05)
+        assert process.client.get("/health").status == 200
+        process.send(signal.SIGTERM)
+        assert process.wait() == 0
+        assert "Traceback" not in process.log
+        assert process.log.count("\n") < 100
+    finally:
+        process.close()

@@ -1,4 +1,4 @@
-"""Limits of size and time of a connection, TLS, CORS, and what is logged."""
+"""Limits of size and time of a connection, CORS, and what is logged."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import dataclasses
 import io
 import json
 import logging
-import shutil
 import socket
-import ssl
-import subprocess
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -106,22 +102,6 @@ def test_cors_is_off_unless_asked_for(server: TinyServer) -> None:
         assert "X-Request-Id" in other.get("/health", headers=preflight).headers[expose]
         elsewhere = {**preflight, "Origin": "http://b.example"}
         assert allow not in other.call("OPTIONS", COMPLETIONS, headers=elsewhere).headers
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_tls(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key)]
-    subprocess.run([*command.split(), *names, "-out", certificate], check=True, capture_output=True)
-    settings = ServerSettings(ssl_keyfile=str(key), ssl_certfile=str(certificate))
-    with serving(settings=settings) as server:
-        trust = ssl.create_default_context(cafile=certificate)
-        url = f"https://localhost:{server.port}/v1/models"
-        with urllib.request.urlopen(url, context=trust, timeout=10) as response:
-            assert json.load(response)["object"] == "list"
-    with pytest.raises(ValueError, match="go together"):
-        ServerSettings(ssl_keyfile=str(key))
 
 
 def _status(record: logging.LogRecord) -> int | None:

@@ -96,10 +96,11 @@ def main(port: int, options: list[str]) -> int:
     from tests.server.tiny_server import TinyModel
 
     logging.basicConfig(level="INFO")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if "--few-files" in options:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    if "--never-more-files" in options:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
     socket = listen("127.0.0.1", port)
     print(socket.getsockname()[1], flush=True)
     model = TinyModel()
