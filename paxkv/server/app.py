@@ -27,7 +27,8 @@ from paxkv.server import (
 from paxkv.server.backlog import Backlog
 from paxkv.server.body_limit import BodyLimit
 from paxkv.server.engine_loop import EngineLoop
-from paxkv.server.errors import ApiError, BadRequest, EngineFault, HttpError
+from paxkv.server.errors import ApiError, BadRequest, HttpError
+from paxkv.server.fault_answer import FaultAnswer
 from paxkv.server.header_limit import HeaderLimit
 from paxkv.server.keys import KeyGuard
 from paxkv.server.limits import RequestLimits
@@ -109,7 +110,6 @@ def build_app(
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(RecursionError, _tell_nested)
-    app.add_exception_handler(Exception, _tell_fault)
     return app
 
 
@@ -135,6 +135,7 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
     if settings.otlp_traces_endpoint is not None:
         app.add_middleware(TraceHeaders)
     app.add_middleware(HeaderLimit, max_bytes=limits.max_header_bytes)
+    app.add_middleware(FaultAnswer)
     app.add_middleware(RequestLog)
 
 
@@ -159,12 +160,8 @@ async def _tell_invalid(http: HttpRequest, error: Exception) -> Response:
 
 async def _tell_http(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return HttpError(error.status_code, str(error.detail)).response()
+    return HttpError(error.status_code, str(error.detail), error.headers).response()
 
 
 async def _tell_nested(http: HttpRequest, error: Exception) -> Response:
     return BadRequest("the body is nested too deeply").response()
-
-
-async def _tell_fault(http: HttpRequest, error: Exception) -> Response:
-    return EngineFault("an internal error; the server's log has more").response()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -47,8 +47,10 @@ class ApiError(Exception):
         }
 
     def response(self) -> Response:
-        headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
-        return Response(self.json(), self.status, headers, "application/json")
+        return Response(self.json(), self.status, self.headers(), "application/json")
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(self.retry_after)} if self.retry_after else {}
 
     def json(self) -> str:
         """ASCII, so that whatever a client sent can be told back to it."""
@@ -110,11 +112,15 @@ class Unavailable(ApiError):
 
 
 class HttpError(ApiError):
-    """What the framework refuses by itself: no such route, no such method."""
+    """What the framework refuses by itself: no such route, no such method (and which there are)."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None) -> None:
         super().__init__(message)
         self.status = status
+        self._headers = dict(headers or {})
+
+    def headers(self) -> dict[str, str]:
+        return self._headers
 
 
 def bad_request(error: ValueError, fields: Collection[str] = ()) -> BadRequest:

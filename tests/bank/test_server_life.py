@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -106,6 +107,22 @@ def test_sv_03_what_does_not_end_within_the_grace_is_told() -> None:
         response = connection.getresponse()
         assert response.status == 503
         assert b"shutting_down" in response.read()
+
+
+def test_sv_03_what_is_cancelled_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A body that does not come within uvicorn's own grace."""
+    with serving() as server:
+        server.server.config.timeout_graceful_shutdown = 0.2  # type: ignore[assignment]
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            connection.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            server.wait_until(lambda: bool(server.server.server_state.tasks))
+            server.server.handle_exit(signal.SIGTERM, None)
+            answer = b""
+            while more := connection.recv(65536):
+                answer += more
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"shutting_down"' in answer
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def told(response: http.client.HTTPResponse, events: int = 10**6) -> str:

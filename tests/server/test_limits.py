@@ -89,7 +89,7 @@ def test_cors_is_off_unless_asked_for(server: TinyServer) -> None:
     preflight = {"Origin": "http://a.example", "Access-Control-Request-Method": "POST"}
     allow, expose = "access-control-allow-origin", "access-control-expose-headers"
     reply = server.call("OPTIONS", COMPLETIONS, headers=preflight)
-    assert reply.status == 405
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")
     assert allow not in reply.headers
     assert allow not in server.get("/health", headers=preflight).headers
     settings = ServerSettings(allowed_origins=["http://a.example"], api_key=["key"])
@@ -126,6 +126,22 @@ def test_request_ids_and_log_lines(caplog: pytest.LogCaptureFixture, server: Tin
     assert (first["method"], first["path"], first["status"]) == ("GET", "/v1/models", 200)
     assert "private" not in stream.getvalue()
     assert "hidden" not in stream.getvalue()
+
+
+def test_a_fault_has_its_status_and_id(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, server: TinyServer
+) -> None:
+    def fail(name: str) -> None:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(server.service, "check_model", fail)
+    caplog.set_level(logging.INFO)
+    reply = server.get("/v1/models/tiny", headers={"X-Request-Id": "fault-1"})
+    assert (reply.status, reply.error["type"]) == (500, "server_error")
+    assert reply.headers["x-request-id"] == "fault-1"
+    server.wait_until(lambda: any(_status(record) == 500 for record in caplog.records))
+    (told,) = [record for record in caplog.records if record.exc_info]
+    assert "injected" in str(told.exc_info)
 
 
 @pytest.mark.parametrize("bad", [0, -1, "x", True])
