@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 from paxkv.outputs import RequestOutput
 from paxkv.server.bodies import GenerationBody
 from paxkv.server.call import Call
-from paxkv.server.errors import ApiError, ClientGone, Overloaded
+from paxkv.server.errors import ApiError, ClientGone
+from paxkv.server.grammar_queue import NotCompiled
 from paxkv.server.news import Piece
 from paxkv.server.service import Service
 
@@ -63,23 +64,15 @@ async def answer(
     return Response(content, media_type="application/json")
 
 
-async def prepared(
-    service: Service, http: HttpRequest, make: Callable[[], T], *, compiles: bool
-) -> T:
-    """What `make` returns, called in a worker thread. Who has a grammar to compile waits for
-    others who have, at most as long as for the engine, and only while the client does."""
-    if not compiles:
-        return await service.work(make)
-    seconds = service.settings.max_queue_wait
-    try:
-        async with asyncio.timeout(seconds):
-            return await unless_gone(http.receive, service.work(make, compiles=True))
-    except TimeoutError:
-        raise Overloaded(
-            f"no grammar was compiled within max_queue_wait={seconds:g} seconds",
-            code="queue_wait",
-            retry_after=1,
-        ) from None
+async def prepared(service: Service, http: HttpRequest, make: Callable[[], T]) -> T:
+    """What `make` returns, called in a worker thread, and again once a grammar that it lacks is
+    compiled, which is waited for while the client is there."""
+    while True:
+        try:
+            return await service.work(make)
+        except NotCompiled as missing:
+            form = missing.form
+        await unless_gone(http.receive, service.grammar_queue.compile(form))
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -52,7 +52,10 @@ def run_batch(
         chat_template=chat_template,
     )
     limits = RequestLimits(
-        max_request_seconds=UNLIMITED, max_body_bytes=UNLIMITED, max_held_bytes=UNLIMITED
+        max_request_seconds=UNLIMITED,
+        max_body_bytes=UNLIMITED,
+        max_held_bytes=UNLIMITED,
+        max_waiting_grammars=UNLIMITED,
     )
     app = build_app(model, settings, limits, name=name)
     results = BatchResults(target, resume=resume)

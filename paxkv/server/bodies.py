@@ -148,13 +148,6 @@ class GenerationBody(SamplingFields):
             forms["response_format"] = form
         return forms
 
-    @property
-    def compiles(self) -> bool:
-        """Whether a grammar may have to be compiled for it."""
-        forms = ("json", "regex", "choice", "grammar", "json_object")
-        names = ("structured_outputs", "response_format", *(f"guided_{form}" for form in forms))
-        return any(getattr(self, name) is not None for name in names)
-
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
         options = self.stream_options

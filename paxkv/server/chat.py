@@ -54,13 +54,13 @@ def routes(service: Service) -> APIRouter:
         """Answer a conversation."""
         service.loop.check()
         service.check_model(body.model)
+        body.refuse_unsupported()
         request_id = new_id("chatcmpl")
         tools = Tools.read(body.tools, body.tool_choice)
         requests = await prepared(
             service,
             http,
             lambda: _requests(service, body, tools, request_id),
-            compiles=body.compiles or (tools is not None and tools.choice != "auto"),
         )
         form = ChatFormat(service, body, tools, requests[0], request_id)
         return await answer(service, http, body, service.submit(body, requests), form)
@@ -71,7 +71,6 @@ def routes(service: Service) -> APIRouter:
 def _requests(
     service: Service, body: ChatBody, tools: Tools | None, request_id: str
 ) -> list[Request]:
-    body.refuse_unsupported()
     values: dict[str, Any] = {"max_tokens": None, **body.sampling()}
     form = None if tools is None else tools.form()
     if form is not None:

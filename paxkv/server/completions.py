@@ -37,10 +37,9 @@ def routes(service: Service) -> APIRouter:
         """Complete one or several prompts."""
         service.loop.check()
         service.check_model(body.model)
+        body.refuse_unsupported()
         request_id = new_id("cmpl")
-        requests = await prepared(
-            service, http, lambda: _requests(service, body, request_id), compiles=body.compiles
-        )
+        requests = await prepared(service, http, lambda: _requests(service, body, request_id))
         form = CompletionFormat(service, body, requests, request_id)
         return await answer(service, http, body, service.submit(body, requests), form)
 
@@ -48,7 +47,6 @@ def routes(service: Service) -> APIRouter:
 
 
 def _requests(service: Service, body: CompletionBody, request_id: str) -> list[Request]:
-    body.refuse_unsupported()
     values = body.sampling()
     if body.echo and values.get("max_tokens") == 0:
         values["max_tokens"] = 1  # drawn and not shown

@@ -22,6 +22,8 @@ class RequestLimits:
     max_request_seconds: a request that takes longer ends with status 408; its own `timeout` may
         be shorter.
     max_grammar_seconds: to compile the form of a structured output.
+    max_waiting_grammars: that wait to be compiled, one after the other; beyond it the answer is
+        503.
     max_prompts: in one request.
     max_messages: in one conversation.
     max_template_values: in messages, tools or chat_template_kwargs, those within others too.
@@ -40,6 +42,7 @@ class RequestLimits:
     max_reader_stall_seconds: float = 60.0
     max_request_seconds: float = 3600.0
     max_grammar_seconds: float = 3.0
+    max_waiting_grammars: int = 16
     max_prompts: int = 1024
     max_messages: int = 2048
     max_template_values: int = 100_000

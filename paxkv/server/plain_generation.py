@@ -32,10 +32,9 @@ def routes(service: Service) -> APIRouter:
         """Complete a prompt: `{"text": [...]}`, one text (prompt and answer) for each of n."""
         service.loop.check()
         service.check_model(body.model)
+        body.refuse_unsupported()
         request_id = new_id("gen")
-        requests = await prepared(
-            service, http, lambda: _requests(service, body, request_id), compiles=body.compiles
-        )
+        requests = await prepared(service, http, lambda: _requests(service, body, request_id))
         form = PlainFormat(service, requests[0])
         return await answer(service, http, body, service.submit(body, requests), form)
 
@@ -43,7 +42,6 @@ def routes(service: Service) -> APIRouter:
 
 
 def _requests(service: Service, body: PlainBody, request_id: str) -> list[Request]:
-    body.refuse_unsupported()
     prompts = prompt_list(body.prompt, service.limits)
     if len(prompts) > 1:
         raise BadRequest("prompt must be one text, or the token ids of one", param="prompt")

@@ -91,7 +91,7 @@ class GracefulServer(uvicorn.Server):
 
     async def _end(self) -> None:
         logger.info("shutting down: new requests are refused, running ones may end")
-        await self._service.loop.drain(self._service.settings.shutdown_grace)
+        await self._service.drain()
         self.should_exit = True
 
     def _engine_died(self) -> None:

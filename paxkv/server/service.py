@@ -21,7 +21,7 @@ from paxkv.server.bodies import GenerationBody
 from paxkv.server.call import Call
 from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import BadRequest, NotFound
-from paxkv.server.grammar_trial import GrammarTrial
+from paxkv.server.grammar_queue import GrammarQueue, NotCompiled
 from paxkv.server.limits import RequestLimits
 from paxkv.server.settings import ServerSettings
 from paxkv.server.truncation import Truncation
@@ -63,7 +63,6 @@ class Service:
         self.created = int(time.time())
         self.max_model_len = model.engine.limits.max_model_len
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
-        self._compilers = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         try:
             self.tokenizer: Tokenizer | None = model.get_tokenizer()
         except ValueError:
@@ -91,15 +90,19 @@ class Service:
                 code="model_not_found",
             )
 
-    async def work(self, function: Callable[[], T], *, compiles: bool = False) -> T:
-        """The result of `function`, called in a worker thread; those that compile grammars have
-        one of their own, since they take their time."""
-        pool = self._compilers if compiles else self._workers
-        return await asyncio.get_running_loop().run_in_executor(pool, function)
+    async def work(self, function: Callable[[], T]) -> T:
+        """The result of `function`, called in a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, function)
 
     @cached_property
-    def _trial(self) -> GrammarTrial:
-        return GrammarTrial(self.model.admitter.grammars, self.limits.max_grammar_seconds)
+    def grammar_queue(self) -> GrammarQueue:
+        return GrammarQueue(
+            self.model.admitter.grammars,
+            self.loop.check,
+            seconds=self.limits.max_grammar_seconds,
+            most=self.limits.max_waiting_grammars,
+            max_wait=self.settings.max_queue_wait,
+        )
 
     def admit(
         self,
@@ -108,7 +111,7 @@ class Service:
         params: SamplingParams,
         request_id: str,
     ) -> list[Request]:
-        """Requests for a body's prompts; blocking."""
+        """Requests for a body's prompts; blocking. Raises NotCompiled if a grammar must be."""
         if body.stream and params.use_beam_search:
             raise BadRequest(
                 "use_beam_search must be false with stream=true: beams are known when all have "
@@ -126,15 +129,15 @@ class Service:
                 form, params, request_id=name, cache_salt=body.cache_salt
             )
 
-        if params.structured_outputs is not None:
-            self._try(params.structured_outputs)  # type: ignore[arg-type]
+        self._need_grammar(params.structured_outputs)  # type: ignore[arg-type]
         truncation = self.truncation(body.truncate_prompt_tokens, params.max_tokens)
         cut = None if truncation is None else self.cutter(truncation)
         return prompts.admit(make, prompt, request_id, self.longest_text, cut=cut)
 
-    def _try(self, form: StructuredOutputsParams) -> None:
+    def _need_grammar(self, form: StructuredOutputsParams | None) -> None:
         try:
-            self._trial.check(form)
+            if form is not None and not self.model.admitter.grammars.has(form):
+                raise NotCompiled(form)
         except ValueError as error:
             raise BadRequest(str(error), param="structured_outputs") from None
 
@@ -162,11 +165,17 @@ class Service:
         """Seconds that a request may take."""
         return min(timeout or self.limits.max_request_seconds, self.limits.max_request_seconds)
 
+    async def drain(self) -> None:
+        """Take nothing new, and let what runs end; a grammar that waits does not run."""
+        self.loop.draining = True
+        if "grammar_queue" in self.__dict__:
+            self.grammar_queue.refuse()
+        await self.loop.drain(self.settings.shutdown_grace)
+
     def close(self) -> None:
-        for pool in (self._workers, self._compilers):
-            pool.shutdown(wait=False, cancel_futures=True)
-        if "_trial" in self.__dict__:
-            self._trial.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        if "grammar_queue" in self.__dict__:
+            self.grammar_queue.close()
 
 
 def new_id(kind: str) -> str:

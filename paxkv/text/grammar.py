@@ -10,6 +10,7 @@ import functools
 import json
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any
 
@@ -70,12 +71,25 @@ class Grammars:
         self._vocab_size = vocab_size
         self._end_ids = sorted(end_ids)
         self._lock = threading.Lock()
-        self._compiled = functools.lru_cache(maxsize=REMEMBERED)(self._compile)
+        self._compiled: OrderedDict[tuple[str, str], Grammar] = OrderedDict()
 
     def start(self, params: StructuredOutputsParams) -> Grammar:
         """The beginning of an answer. Raises ValueError if `params` cannot be compiled."""
+        key = (params.kind, params.text())
         with self._lock:
-            return self._compiled(params.kind, params.text()).copy()
+            grammar = self._compiled.get(key)
+        if grammar is None:  # nobody waits for it who asks for another
+            grammar = self._compile(*key)
+        with self._lock:
+            self._compiled[key] = grammar
+            self._compiled.move_to_end(key)
+            if len(self._compiled) > REMEMBERED:
+                self._compiled.popitem(last=False)
+            return grammar.copy()
+
+    def has(self, params: StructuredOutputsParams) -> bool:
+        """Whether it is remembered."""
+        return (params.kind, params.text()) in self._compiled
 
     def check(self, kind: str, text: str) -> None:
         """Raises ValueError if it cannot be compiled; nothing of it is remembered."""

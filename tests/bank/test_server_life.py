@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from paxkv.server.limits import RequestLimits
 from paxkv.server.running import listen
 from paxkv.server.settings import ServerSettings
 from tests.server.tiny_process import TinyProcess
@@ -107,6 +108,26 @@ def test_sv_03_what_does_not_end_within_the_grace_is_told() -> None:
         response = connection.getresponse()
         assert response.status == 503
         assert b"shutting_down" in response.read()
+
+
+def test_sv_03_who_waits_for_a_grammar_is_told() -> None:
+    with serving(limits=RequestLimits(max_grammar_seconds=60)) as server:
+        endless = {"allOf": [{"type": "string", "pattern": f".*{n}.*"} for n in range(99)]}
+        held = [
+            server.open(
+                "POST", "/v1/chat/completions", chat(guided_json={**endless, "title": name})
+            )
+            for name in ("runs", "waits")
+        ]
+        server.wait_until(lambda: len(server.service.grammar_queue._waiting) == 2)
+        server.server.handle_exit(signal.SIGTERM, None)
+        for connection in held:
+            response = connection.getresponse()
+            assert (response.status, response.getheader("content-type")) == (
+                503,
+                "application/json",
+            )
+            assert json.load(response)["error"]["code"] == "shutting_down"
 
 
 def test_sv_03_what_is_cancelled_is_told(caplog: pytest.LogCaptureFixture) -> None:

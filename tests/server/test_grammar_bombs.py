@@ -118,6 +118,28 @@ def test_who_waits_for_the_compiler_and_goes_is_forgotten(server: TinyServer) ->
     server.wait_idle()
 
 
+def test_those_who_wait_are_bounded_and_what_is_compiled_waits_for_nobody() -> None:
+    limits = RequestLimits(max_grammar_seconds=60, max_waiting_grammars=2)
+    with serving(limits=limits) as server:
+        known = chat(guided_regex="(known)+")
+        assert server.post(CHAT, known).status == 200
+        held = [
+            server.open("POST", CHAT, chat(guided_json={**ENDLESS, "title": str(number)}))
+            for number in range(2)
+        ]
+        waiting = server.service.grammar_queue._waiting
+        server.wait_until(lambda: len(waiting) == 2)
+        assert server.post(CHAT, known).status == 200
+        reply = server.post(CHAT, chat(guided_regex="(new)+"))
+        assert (reply.status, reply.error["code"]) == (503, "queue_full")
+        assert int(reply.headers["retry-after"]) >= 1
+        assert "max_waiting_grammars=2" in reply.error["message"]
+        assert len(waiting) == 2
+        for connection in held:
+            connection.close()
+        server.wait_until(lambda: not waiting)
+
+
 def test_many_choices(server: TinyServer) -> None:
     choices = [f'{number} \U0001f600 "\\\n' for number in range(4000)]
     body = chat(guided_choice=choices, max_tokens=60, temperature=1, seed=1, ignore_eos=False)
