@@ -23,11 +23,13 @@ logger = logging.getLogger(__name__)
 EXIT_ENGINE_DEAD = 1
 KEEP_ALIVE_SECONDS = 75
 OTHER_FILES = 256
+BACKLOG = 2048
 SECONDS_TO_TELL = 1.0  # that a dead engine's server stays, to answer what it has
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, so that a port in use is known before a model is loaded.
+    """A listening socket, so that a port in use is known before a model is loaded; connections
+    wait in its backlog until they are served.
 
     Raises ValueError if it cannot be had.
     """
@@ -36,6 +38,7 @@ def listen(host: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
+        found.listen(BACKLOG)  # of several that are bound to a port, one alone can
     except OSError as error:
         found.close()
         raise ValueError(f"cannot listen on host={host}, port={port}: {error.strerror}") from None
@@ -115,6 +118,7 @@ def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
         ws="none",
         http=http if context is None else TlsProtocol.around(http, context),  # type: ignore[arg-type]
         loop="asyncio",
+        backlog=BACKLOG,
     )
 
 

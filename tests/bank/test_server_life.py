@@ -280,3 +280,13 @@ def test_a_port_in_use_is_said_before_anything_is_loaded() -> None:
 
     with serving() as server:
         assert main(["serve", "--model", "no-such-model", "--port", str(server.port)]) == 2
+
+
+def test_of_two_started_together_one_has_the_port() -> None:
+    """Before either has read a model; who comes meanwhile is answered when it is ready."""
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ValueError, match=f"port={port}"):
+            listen("127.0.0.1", port)
+        with socket.create_connection(("127.0.0.1", port), timeout=10):
+            first.accept()[0].close()
