@@ -88,6 +88,9 @@ class TooLarge(ApiError):
 class HeadersTooLarge(ApiError):
     status = 431
 
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the headers are larger than max_header_bytes={most}")
+
 
 class ClientGone(ApiError):
     """Nobody reads the answer; the status is only for the log."""

@@ -17,10 +17,7 @@ class HeaderLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and _size(scope) > self._max_bytes:
-            error = HeadersTooLarge(
-                f"the headers are larger than max_header_bytes={self._max_bytes}"
-            )
-            await error.response()(scope, receive, send)
+            await HeadersTooLarge(self._max_bytes).response()(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

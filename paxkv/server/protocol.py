@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from http import HTTPStatus
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from paxkv.server.errors import ApiError, BadRequest, HeadersTooLarge
 from paxkv.server.limits import RequestLimits
 
 
@@ -53,10 +56,34 @@ class PatientProtocol(H11Protocol):
             self._expect()
 
     def send_400_response(self, msg: str) -> None:
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
-        else:  # an answer is on its way already
-            self.transport.abort()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()  # an answer is on its way already
+            return
+        error = self._refusal(msg)
+        headers = [*error.response().raw_headers, (b"connection", b"close")]
+        reason = HTTPStatus(error.status).phrase.encode()
+        for event in (
+            h11.Response(status_code=error.status, headers=headers, reason=reason),
+            h11.Data(data=error.json().encode()),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
+
+    def _refusal(self, msg: str) -> ApiError:
+        """Of what the parser's error, which is being handled, is about."""
+        error = sys.exc_info()[1]
+        if (
+            self.conn.our_state is h11.IDLE
+            and isinstance(error, h11.RemoteProtocolError)
+            and error.error_status_hint == HeadersTooLarge.status
+        ):
+            return HeadersTooLarge(self.limits.max_header_bytes)
+        return BadRequest(msg)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade may be ignored (RFC 9110, 7.8), and clients that know HTTP/2 ask for it with
+        every request."""
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -58,7 +58,10 @@ def test_bodies_are_bounded() -> None:
 def test_headers_are_bounded() -> None:
     limits = RequestLimits(max_header_bytes=4096, max_header_seconds=0.4)
     with serving(limits=limits) as server:
-        assert b" 400 " in raw(server, HEAD + b"X: " + b"a" * 8192)
+        answer = raw(server, HEAD + b"X: " + b"a" * 8192)
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        error = json.loads(answer.split(b"\r\n\r\n")[1])["error"]
+        assert "max_header_bytes=4096" in error["message"]
         start = time.monotonic()
         assert raw(server) == b""
         assert raw(server, b"GET /health HTTP/1.1\r\n", b"a: b\r\n", b"c: d\r\n", pause=0.2) == b""
@@ -71,6 +74,13 @@ def test_headers_are_bounded() -> None:
         server.model.engine.runner.hooks.before_launch = lambda _: time.sleep(0.2)
         assert server.post(COMPLETIONS, completion()).status == 200
         server.wait_idle()
+
+
+def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture, server: TinyServer) -> None:
+    """As Java's HttpClient and `curl --http2` ask for it."""
+    wanted = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAA"}
+    assert server.get("/v1/models", headers=wanted).status == 200
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_connections_are_bounded() -> None:
