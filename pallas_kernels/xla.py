@@ -9,7 +9,7 @@ the batch, and one program serves every batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -59,7 +59,7 @@ class Config:
         """
         if self.query_tile == 1 or self.items == 1:
             return (self,)
-        return (Config(query_tile=1, chunk_tokens=64, items=32, one_each=True), self)
+        return (replace(self, query_tile=1, items=32, one_each=True), self)
 
 
 class _Tiles(NamedTuple):

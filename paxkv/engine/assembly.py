@@ -53,7 +53,7 @@ def assemble(
     device: whose `memory_stats()` decide the number of pages; by default JAX's first.
     Raises ValueError if the options contradict each other, the model or the memory.
     """
-    if jax.config.jax_disable_jit:
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         raise ValueError("jax_disable_jit=True cannot run an engine: its programs are compiled")
     if jax.default_backend() == "cpu":
         keep_temporaries()
@@ -169,7 +169,7 @@ def _limits(config: ModelConfig, options: EngineConfig, dtype: np.dtype) -> Limi
         max_logprobs=min(most, config.vocab_size),
         max_beam_width=options.max_beam_width,
         chunked_prefill=options.enable_chunked_prefill,
-        prefix_caching=options.enable_prefix_caching,
+        prefix_caching=options.enable_prefix_caching and options.allocation == "paged",
         seed=options.seed,
         sharing=options.allocation == "paged",
     )

@@ -65,12 +65,14 @@ def pool_size(
     needed = -(-max_model_len // options.block_size)
     least = grid_up(needed + 1)
     name, advice, account = "kv_cache_memory_bytes", "max_model_len", ""
-    if options.kv_cache_memory_bytes is not None:
-        num_bytes = options.kv_cache_memory_bytes
+    value: Any = options.kv_cache_memory_bytes
+    if value is not None:
+        num_bytes = value
     elif device is None:
-        num_bytes = CPU_CACHE_BYTES
+        value = num_bytes = CPU_CACHE_BYTES
     else:
         name, advice = "gpu_memory_utilization", "max_model_len or max_num_batched_tokens"
+        value = options.gpu_memory_utilization
         allowed, step = int(device.limit * options.gpu_memory_utilization), step_bytes(least)
         num_bytes = allowed - device.in_use - step
         account = (
@@ -81,7 +83,7 @@ def pool_size(
     if num_pages < needed + 1:
         space = least * layout.bytes_per_page
         raise ValueError(
-            f"{name}={getattr(options, name)} leaves {_gib(max(0, num_bytes))} for the cache"
+            f"{name}={value} leaves {_gib(max(0, num_bytes))} for the cache"
             f"{account}; one sequence of max_model_len={max_model_len} needs {needed} blocks, "
             f"{_gib(space)}, so {_gib(space - num_bytes)} are missing: raise {name} or lower "
             f"{advice}"

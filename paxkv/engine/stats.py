@@ -16,7 +16,7 @@ class EngineStats:
         num_cpu_blocks, cpu_free_blocks, cpu_used_blocks: pages in host memory.
         swap_bytes_out, swap_bytes_in: moved to host memory and back since the start.
         preemptions, preemptions_swapped, cow_copies: since the start; the second is how many of
-            the preempted sequences went to host memory.
+            the first went to host memory. The beams of a request are preempted as one.
         prefix_cache_queries, prefix_cache_hits: prompt tokens of requests admitted for the first
             time, and how many of them came from the cache.
         attention: the back end of the attention kernels, and why it.

@@ -69,9 +69,10 @@ class TraceStore:
         program = bytes(exported.serialize())
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.directory, delete=False) as file:
-                file.write(hashlib.sha256(program).digest() + program)
-            os.replace(file.name, self._file(key))
+            with tempfile.TemporaryDirectory(dir=self.directory) as folder:
+                written = Path(folder) / "program"
+                written.write_bytes(hashlib.sha256(program).digest() + program)
+                os.replace(written, self._file(key))
         except OSError as error:
             logger.warning("%s cannot be kept: %s", self._file(key), error)
 

@@ -12,9 +12,9 @@ from paxkv.memory.lru import Int32Array
 class Moves(NamedTuple):
     """What one step moves; all page ids int32, pages of each list distinct.
 
-    A step makes them in this order: read `out_devices`, copy pages, write `in_devices`, then run
-    the layers. What was read goes to `out_hosts` whenever it arrives there, but not before
-    `in_hosts` have been read.
+    A step makes them in this order: read `out_devices`, write `in_devices`, copy pages, of which
+    none arrives in the same step, then run the layers. What was read goes to `out_hosts` whenever
+    it arrives there, but not before `in_hosts` have been read.
     """
 
     out_devices: Int32Array
