@@ -26,7 +26,7 @@ class Kernels:
     Attributes:
         backend: a name that `pallas_kernels` knows.
         same_bits: whether attention gives a sequence the same bits whatever else is in the batch.
-            The GPU kernels always do.
+            The GPU kernels always do, for the same cut of a prompt.
         reason: why, and why not the others; a sentence.
     """
 
