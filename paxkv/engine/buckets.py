@@ -38,15 +38,16 @@ class Buckets:
         """How many of the `wanted` tokens a step with prompts had better compute, at most.
 
         All of them, or as many as the next smaller size holds if that size and the one for the
-        rest are together the smaller program, a step's own cost counted as half of the smallest.
-        decoding: wanted again by every step, as these sequences advance by one token in each.
+        rest are together the smaller program. A step more costs half of the smallest size, and
+        for each sequence that decodes, and so is wanted again, its attention and its draw.
         """
         place = bisect_left(self.mixed[:-1], wanted)
         size, below = self.mixed[place], self.mixed[max(0, place - 1)]
         rest = wanted - below + decoding
-        if rest > below or below + padded(self.mixed, rest) + self.mixed[0] // 2 >= size:
+        if rest > below:
             return size
-        return below
+        more = self.mixed[0] // 2 + 2 * decoding
+        return below if below + padded(self.mixed, rest) + more < size else size
 
 
 def padded(sizes: tuple[int, ...], count: int) -> int:
