@@ -377,6 +377,7 @@ def _pair(
     end = jnp.cumsum(per_tile)
     most = (tiles.seq.shape[0] - items) * -(-block_tables.shape[1] // chunk_pages)
     item = jnp.arange(-(-most // items) * items)
+    # Tiles whose items have all come before this one.
     ended = jnp.cumsum(jnp.zeros_like(item).at[end].add(1, mode="drop"))
     tile = jnp.minimum(ended, tiles.seq.shape[0] - items)
     listed = item < end[-1]

@@ -38,8 +38,9 @@ class Buckets:
         """How many of the `wanted` tokens a step with prompts had better compute, at most.
 
         All of them, or as many as the next smaller size holds if that size and the one for the
-        rest are together the smaller program. A step more costs half of the smallest size, and
-        for each sequence that decodes, and so is wanted again, its attention and its draw.
+        rest are together the smaller program. A step more is taken to cost half of the smallest
+        size, and two tokens for each sequence that decodes, and so is wanted again: its attention
+        and its draw.
         """
         place = bisect_left(self.mixed[:-1], wanted)
         size, below = self.mixed[place], self.mixed[max(0, place - 1)]

@@ -81,9 +81,10 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """End a request and all its sequences now; unknown ids are ignored."""
-        request = self._requests.get(request_id)
+        request = self._requests.pop(request_id, None)
         if request is not None:
             self._end(request, "abort")
+            request.finished_time = time.monotonic()
 
     @property
     def has_work(self) -> bool:
@@ -248,8 +249,6 @@ class Engine:
             if sequence.decision is None:
                 self.scheduler.finish(sequence)
         request.end(reason)
-        request.finished_time = time.monotonic()
-        self._requests.pop(request.request_id, None)
         self._note(request)
 
     def _fail(self, request: Request, message: str) -> None:

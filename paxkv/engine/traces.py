@@ -100,7 +100,6 @@ def trace_key(function: functools.partial[Any], args: Any, donate: tuple[int, ..
         repr([(x.shape, str(x.dtype)) for x in shapes]),
         str(structure),
         repr(donate),
-        repr((jax.default_backend(), choice.current_capability(), tuned.device_kind())),
         repr(surroundings()),
         _code(),
     ]
@@ -111,7 +110,8 @@ def trace_key(function: functools.partial[Any], args: Any, donate: tuple[int, ..
 
 def surroundings() -> tuple[Hashable, ...]:
     """What a trace depends on besides its function and arguments and that a process can change."""
-    return (*(_setting(name) for name in _SETTINGS), tuned.fingerprint())
+    device = jax.default_backend(), choice.current_capability(), tuned.device_kind()
+    return (*(_setting(name) for name in _SETTINGS), tuned.fingerprint(), *device)
 
 
 def _setting(name: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from paxkv.engine.request import Request
 from paxkv.engine.turns import Turns
 from paxkv.llm import LLM
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids
@@ -145,6 +146,21 @@ def test_threads_share_an_llm(llm: LLM, wanted: list[list[int]]) -> None:
     for thread in threads:
         thread.join()
     assert found == {place: [tokens] * 3 for place, tokens in enumerate(wanted)}
+
+
+def test_answers_are_read_within_a_turn(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside it another thread may be in the step that writes them."""
+    output, depths = Request.output, []
+
+    def noted(request: Request) -> Any:
+        depths.append(llm._turns._depth)
+        return output(request)
+
+    monkeypatch.setattr(Request, "output", noted)
+    tokens(llm)
+    assert len(list(llm.stream(PROMPTS[0], PARAMS))) > 1
+    assert len(depths) > len(PROMPTS) + 1
+    assert all(depths)
 
 
 def test_a_short_request_does_not_wait_for_another_threads_long_one(llm: LLM) -> None:
