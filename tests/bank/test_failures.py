@@ -60,18 +60,23 @@ def test_a_failure_that_shows_when_it_is_waited_for(monkeypatch: pytest.MonkeyPa
     """Results of a device failure are not deleted, and raise whatever is done with them."""
     tiny = small()
     runner = tiny.engine.runner
-    pages = runner._pages
+    made, reset = [], runner.reset
+
+    def noted() -> None:
+        made.append("anew")
+        reset()
 
     def fail() -> None:
-        if runner._pages is pages:
+        if not made:
             raise jax.errors.JaxRuntimeError("INTERNAL: planted")
 
+    monkeypatch.setattr(runner, "reset", noted)
     monkeypatch.setattr(runner, "wait", fail)
     runner.hooks.before_launch = fails_at(2)
     requests = start(tiny)
     tiny.run()
     assert all(request.error for request in requests)
-    assert runner._pages is not pages
+    assert made == ["anew"]
     (again,) = tiny.generate([ids(9)], greedy(5))
     assert_dense(ids(9), tokens(again))
     assert_idle(tiny)

@@ -75,7 +75,7 @@ def test_ctrl_c_cuts_no_step_in_two(llm: LLM, wanted: list[list[int]], name: str
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("name", ["append_batch", "publish"])
+@pytest.mark.parametrize("name", ["take_patches", "publish"])
 def test_a_deadline_by_signal_is_the_callers(
     llm: LLM, wanted: list[list[int]], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
