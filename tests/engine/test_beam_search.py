@@ -11,7 +11,6 @@ import pytest
 from paxkv.engine.request import Request
 from paxkv.outputs import RequestOutput
 from paxkv.sampling.params import SamplingParams
-from tests.bank.engines import assert_idle
 from tests.engine.beam_cases import (
     CASES,
     CONFIG,
@@ -23,6 +22,7 @@ from tests.engine.beam_cases import (
     scores,
 )
 from tests.engine.tiny import Tiny, greedy, ids
+from tests.regressions.engines import assert_idle
 
 CLOSE = 1e-3
 TIGHT = 30

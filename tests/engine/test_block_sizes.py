@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.bank.engines import assert_idle
 from tests.engine.beam_cases import beam_engine, beams
 from tests.engine.test_beam_search import SAMPLED, fingerprint
 from tests.engine.tiny import greedy, ids
+from tests.regressions.engines import assert_idle
 
 MIX = [
     (ids(9, salt=1), greedy(20)),

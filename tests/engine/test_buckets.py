@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paxkv.engine.buckets import Buckets, padded
-from tests.bank.engines import bucketed
 from tests.engine.tiny import greedy, ids
+from tests.regressions.engines import bucketed
 
 LIMITS = st.sampled_from([16, 31, 64, 100, 512, 2048, 5000, 8192])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paxkv.sampling.params import SamplingParams
-from tests.bank.engines import assert_idle
 from tests.engine.beam_cases import beams
 from tests.engine.tiny import Tiny, greedy, ids
+from tests.regressions.engines import assert_idle
 
 # Room for three reservations of 40 tokens.
 SAME = {"deterministic": True, "max_model_len": 40, "num_gpu_blocks_override": 30}

@@ -20,7 +20,7 @@ SHORT = 12
 SHORT_TOKENS = 12
 TIE = 1e-3  # DESIGN.md 12
 SEEDS = (0, 1, 2)
-LEAST_PREEMPTIONS = 20  # on the tiny model: tests/bank/test_preemption.py
+LEAST_PREEMPTIONS = 20  # on the tiny model: tests/regressions/test_preemption.py
 LEAST_SHORT_PREEMPTIONS = 3
 
 Pair = tuple[dict[str, Any], dict[str, Any]]

@@ -21,7 +21,7 @@ from typing import Any
 from paxkv.bench.throughput import machine
 from paxkv.sampling.params import SamplingParams
 from paxkv.server.settings import ServerSettings
-from tests.bank.test_metrics import Scrape, check_idle
+from tests.regressions.test_metrics import Scrape, check_idle
 from tests.server.tiny_server import TinyServer, serving
 
 PATH = "/v1/completions"

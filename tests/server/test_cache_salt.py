@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.bank.test_metrics import Scrape
+from tests.regressions.test_metrics import Scrape
 from tests.server.tiny_server import TinyModel, TinyServer, chat, completion, serving
 
 COMPLETIONS = "/v1/completions"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paxkv import PoolingParams
-from tests.bank.test_metrics import Scrape
+from tests.regressions.test_metrics import Scrape
 from tests.server.tiny_server import MODEL, NAME, TinyServer, serving
 
 COUNTED = ("prompt_tokens_total", "e2e_request_latency_seconds_count")

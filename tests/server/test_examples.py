@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bank.test_metrics import Scrape
+from tests.regressions.test_metrics import Scrape
 from tests.server.tiny_server import TinyServer, serving
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

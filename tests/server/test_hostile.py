@@ -15,7 +15,7 @@ import pytest
 
 from paxkv.server.limits import RequestLimits
 from paxkv.server.settings import ServerSettings
-from tests.bank.test_metrics import Scrape, check_idle
+from tests.regressions.test_metrics import Scrape, check_idle
 from tests.server.tiny_process import TinyProcess
 from tests.server.tiny_server import TinyServer, completion, serving
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from paxkv.sampling.params import SamplingParams
-from tests.bank.engines import CLOSE, assert_idle, bucketed, small, tokens
 from tests.engine import dense_reference
 from tests.engine.tiny import CONFIG, greedy, ids, params
+from tests.regressions.engines import CLOSE, assert_idle, bucketed, small, tokens
 
 PROMPT = ids(11)
 SEEDED = SamplingParams(seed=42, temperature=0.9, max_tokens=16, ignore_eos=True)

@@ -11,9 +11,9 @@ import pytest
 
 from paxkv import LLM, SamplingParams
 from paxkv.engine.config import EngineConfig
-from tests.bank.engines import assert_idle, small
 from tests.convert import tiny_models
 from tests.engine.tiny import greedy, ids
+from tests.regressions.engines import assert_idle, small
 
 NOWHERE = "/nowhere/at/all"
 

@@ -17,8 +17,8 @@ from paxkv import LLM
 from paxkv.capacity.model_bytes import kv_bytes_per_token, model_bytes
 from paxkv.engine.plan import StepPlan
 from paxkv.models.config import ModelConfig
-from tests.bank.engines import assert_dense, small, tokens
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids
+from tests.regressions.engines import assert_dense, small, tokens
 
 HEADS, KV_HEADS, DIM, BLOCK, COLUMNS = 9, 3, 64, 16, 32
 MOST_TOKENS = 64

@@ -15,8 +15,8 @@ from paxkv.engine.config import EngineConfig
 from paxkv.engine.pool_size import DeviceMemory, PoolSize, claim, pool_size
 from paxkv.engine.step_memory import step_memory
 from paxkv.engine.weights import Weights
-from tests.bank.engines import assert_dense, small, tokens
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids, params
+from tests.regressions.engines import assert_dense, small, tokens
 
 GIB = 1 << 30
 LAYOUT: Any = SimpleNamespace(bytes_per_page=1 << 20)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from paxkv.sampling.params import SamplingParams
-from tests.bank.engines import assert_dense, assert_idle, bucketed, small, tokens
 from tests.engine.tiny import Tiny, greedy, ids
+from tests.regressions.engines import assert_dense, assert_idle, bucketed, small, tokens
 
 
 def test_sc_01_without_chunks_the_budget_must_hold_any_prompt() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 import paxkv.engine.assembly as assembly
 from paxkv.memory import BlockManager
-from tests.bank.engines import assert_dense, small, tokens
 from tests.engine.tiny import Tiny, greedy, ids
+from tests.regressions.engines import assert_dense, small, tokens
 
 
 def run(tiny: Tiny, prompt: Any, count: int = 4, **kwargs: Any) -> tuple[list[int], int]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from paxkv.memory import BlockManager
-from tests.bank.engines import assert_dense, assert_idle, small, tokens
 from tests.engine.tiny import greedy, ids
+from tests.regressions.engines import assert_dense, assert_idle, small, tokens
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])

@@ -14,9 +14,9 @@ from safetensors.numpy import load_file, save_file
 
 from convert import load_params, open_checkpoint
 from paxkv import LLM, SamplingParams
-from tests.bank.engines import CLOSE
 from tests.convert import tiny_models
 from tests.engine import dense_reference, long_rope
+from tests.regressions.engines import CLOSE
 
 PROMPT = [5, 6, 7, 50, 90, 3, 8]
 NORM = "model.norm.weight"

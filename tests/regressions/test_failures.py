@@ -13,8 +13,8 @@ import pytest
 
 from paxkv.engine.request import Request
 from paxkv.sampling.params import SamplingParams
-from tests.bank.engines import assert_dense, assert_idle, bucketed, small, tokens
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids, params
+from tests.regressions.engines import assert_dense, assert_idle, bucketed, small, tokens
 
 
 def fails_at(number: int, error: type[BaseException] = RuntimeError) -> Callable[[int], None]:

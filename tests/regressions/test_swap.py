@@ -14,10 +14,10 @@ from paxkv.engine.request import Request
 from paxkv.memory import BlockManager, Moves
 from paxkv.outputs import RequestOutput
 from paxkv.sampling.params import SamplingParams
-from tests.bank.engines import assert_dense, assert_idle, small, tokens
-from tests.bank.test_failures import fails_at
-from tests.bank.test_preemption import PROMPTS, SMALL_POOL, assert_same
 from tests.engine.tiny import Tiny, greedy, ids
+from tests.regressions.engines import assert_dense, assert_idle, small, tokens
+from tests.regressions.test_failures import fails_at
+from tests.regressions.test_preemption import PROMPTS, SMALL_POOL, assert_same
 
 
 def tight(host_blocks: int = 80, **options: Any) -> Tiny:

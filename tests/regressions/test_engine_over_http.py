@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paxkv.sampling.params import SamplingParams
-from tests.bank.test_metrics import Scrape, check_idle
+from tests.regressions.test_metrics import Scrape, check_idle
 from tests.server.tiny_server import (
     TinyModel,
     TinyServer,

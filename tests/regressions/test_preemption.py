@@ -8,8 +8,8 @@ import pytest
 
 from paxkv.outputs import RequestOutput
 from paxkv.sampling.params import SamplingParams
-from tests.bank.engines import assert_dense, assert_idle, small, tokens
 from tests.engine.tiny import Tiny, greedy, ids
+from tests.regressions.engines import assert_dense, assert_idle, small, tokens
 
 SMALL_POOL = 20
 

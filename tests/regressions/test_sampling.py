@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from paxkv.sampling.params import SamplingParams
-from tests.bank.engines import CLOSE, assert_dense, assert_idle, small, tokens
 from tests.engine import dense_reference
 from tests.engine.tiny import CONFIG, greedy, ids, params
+from tests.regressions.engines import CLOSE, assert_dense, assert_idle, small, tokens
 
 VOCAB = CONFIG.vocab_size
 
