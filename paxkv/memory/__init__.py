@@ -3,14 +3,13 @@
 Usable without a model and without JAX: numpy and the standard library only.
 """
 
-from paxkv.memory.answers import Admission, Growth, OutOfBlocks
 from paxkv.memory.contiguous import ContiguousManager
 from paxkv.memory.invariants import InvariantError
 from paxkv.memory.manager import BlockManager
-from paxkv.memory.moves import NO_MOVES, Moves
 from paxkv.memory.prefix import HashChain, sha256_block_hash
-from paxkv.memory.stats import MemoryStats, Snapshot
+from paxkv.memory.results import Admission, Growth, MemoryStats, OutOfBlocks, Snapshot
 from paxkv.memory.swap import Swapped, SwapSpace, SwapStats
+from paxkv.memory.transfers import NO_MOVES, Moves
 
 __all__ = [
     "NO_MOVES",

@@ -6,9 +6,9 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from paxkv.memory.answers import Admission, Growth
 from paxkv.memory.manager import BlockManager
 from paxkv.memory.prefix import TokenIds
+from paxkv.memory.results import Admission, Growth
 from paxkv.memory.tables import Rows
 
 

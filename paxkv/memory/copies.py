@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paxkv.memory.lru import Int32Array
+from paxkv.memory.pool import Int32Array
 
 
 class PendingCopies:

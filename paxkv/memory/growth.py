@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paxkv.memory.answers import OutOfBlocks
-from paxkv.memory.lru import Int32Array
+from paxkv.memory.pool import Int32Array
+from paxkv.memory.results import OutOfBlocks
 from paxkv.memory.state import MemoryState
 
 

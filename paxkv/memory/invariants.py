@@ -6,12 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paxkv.memory.copies import PendingCopies
-from paxkv.memory.lru import Int32Array
-from paxkv.memory.moves import PendingMoves
-from paxkv.memory.pool import PagePool
+from paxkv.memory.pool import Int32Array, PagePool
 from paxkv.memory.prefix import PrefixIndex
 from paxkv.memory.tables import BlockTables
-from paxkv.memory.twins import Twins
+from paxkv.memory.transfers import PendingMoves, Twins
 
 
 class InvariantError(AssertionError):

@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paxkv.memory.answers import Admission, Growth
 from paxkv.memory.growth import GrowthPlan, grow, plan_growth, room
-from paxkv.memory.lru import Int32Array
+from paxkv.memory.pool import Int32Array
 from paxkv.memory.prefix import BlockHash, HashChain, Identity, TokenIds, sha256_block_hash
+from paxkv.memory.results import Admission, Growth
 from paxkv.memory.state import MemoryState
 from paxkv.memory.swap import SwapSpace
 from paxkv.memory.tables import BlockTables, Rows

@@ -6,14 +6,11 @@ import numpy as np
 
 from paxkv.memory import invariants
 from paxkv.memory.copies import PendingCopies
-from paxkv.memory.lru import Int32Array
-from paxkv.memory.moves import PendingMoves
-from paxkv.memory.pool import PagePool
-from paxkv.memory.prefix import BlockHash
-from paxkv.memory.publication import Publications
-from paxkv.memory.stats import MemoryStats, Snapshot
+from paxkv.memory.pool import Int32Array, PagePool
+from paxkv.memory.prefix import BlockHash, Publications
+from paxkv.memory.results import MemoryStats, Snapshot
 from paxkv.memory.tables import BlockTables
-from paxkv.memory.twins import Twins
+from paxkv.memory.transfers import PendingMoves, Twins
 
 
 class MemoryState:

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from paxkv.memory import invariants
-from paxkv.memory.answers import Admission
-from paxkv.memory.lru import Int32Array
-from paxkv.memory.moves import Moves, PendingMoves
-from paxkv.memory.pool import PagePool
-from paxkv.memory.publication import Suspended
+from paxkv.memory.pool import Int32Array, PagePool
+from paxkv.memory.prefix import Suspended
+from paxkv.memory.results import Admission
 from paxkv.memory.state import MemoryState
 from paxkv.memory.tables import Rows
-from paxkv.memory.twins import Twins
+from paxkv.memory.transfers import Moves, PendingMoves, Twins
 
 
 @dataclass(eq=False, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paxkv.memory.lru import Int32Array
+from paxkv.memory.pool import Int32Array
 
 Rows = Sequence[int] | NDArray[np.integer]
 BoolArray = NDArray[np.bool_]

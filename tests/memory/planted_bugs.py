@@ -11,10 +11,8 @@ import pytest
 from paxkv.memory import BlockManager, HashChain
 from paxkv.memory import growth as growth_module
 from paxkv.memory.copies import PendingCopies
-from paxkv.memory.lru import EvictionQueue
-from paxkv.memory.pool import PagePool
-from paxkv.memory.prefix import Block, PrefixIndex
-from paxkv.memory.publication import Publications
+from paxkv.memory.pool import EvictionQueue, PagePool
+from paxkv.memory.prefix import Block, PrefixIndex, Publications
 from paxkv.memory.state import MemoryState
 from paxkv.memory.tables import BlockTables
 

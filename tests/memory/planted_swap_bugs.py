@@ -9,10 +9,9 @@ import pytest
 from planted_bugs import around, planted
 
 from paxkv.memory import BlockManager, SwapSpace, growth
-from paxkv.memory.moves import PendingMoves
-from paxkv.memory.publication import Publications, Suspended
+from paxkv.memory.prefix import Publications, Suspended
 from paxkv.memory.state import MemoryState
-from paxkv.memory.twins import Twins
+from paxkv.memory.transfers import PendingMoves, Twins
 
 # References and landing
 
