@@ -33,8 +33,8 @@ from paxkv.engine.kernels import Kernels
 from paxkv.engine.program_table import ProgramTable
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
-from paxkv.models.params import ArraySpec, describe
 from paxkv.models.rope import rope_parameters
+from paxkv.models.weights import ArraySpec, describe
 
 MODELS = {
     "SmolLM2-135M": ModelConfig(

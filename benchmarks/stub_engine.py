@@ -12,8 +12,8 @@ import numpy as np
 from paxkv.engine.assembly import assemble
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.engine import Engine
-from paxkv.engine.weights import Weights
 from paxkv.models.config import ModelConfig
+from paxkv.models.weight_store import Weights
 
 PROMPT_TOKENS = 128
 TOKEN = 7

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from convert.checkpoint import Checkpoint
-from paxkv.models.params import ArraySpec, describe, plant, walk
+from paxkv.models.weights import ArraySpec, describe, plant, walk
 
 _ALIGNMENT = 64
 

@@ -50,8 +50,8 @@ class LLM:
         from convert import load_params, open_checkpoint
         from paxkv.engine.assembly import assemble, check_sizes, resolve_dtype
         from paxkv.engine.progress import bar
-        from paxkv.engine.weights import Weights
-        from paxkv.models.params import abstract_params
+        from paxkv.models.weight_store import Weights
+        from paxkv.models.weights import abstract_params
 
         checkpoint = open_checkpoint(model, revision=options.revision)
         self.model_config = checkpoint.config

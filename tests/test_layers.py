@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "kernels": {"kernels"},
 }
 # Checkpoints describe themselves in the model's terms and build the tokenizer stored with them.
-DESCRIPTIONS = ("paxkv.models.config", "paxkv.models.params", "paxkv.text.tokenizer")
+DESCRIPTIONS = ("paxkv.models.config", "paxkv.models.weights", "paxkv.text.tokenizer")
 THIRD_PARTY = {"memory": {"numpy"}, "kernels": {"jax", "numpy"}}
 # Where it is there.
 OPTIONAL = {"pallas_kernels.lab.picture": {"matplotlib"}}
@@ -144,7 +144,7 @@ def test_a_wrong_import_is_caught(file: str, source: str) -> None:
     [
         ("pallas_kernels/triton_decode.py", "from jax.experimental.pallas import triton"),
         ("pallas_kernels/mosaic/decode.py", "import jax.experimental.pallas.mosaic_gpu"),
-        ("convert/load.py", "from paxkv.models.params import describe"),
+        ("convert/load.py", "from paxkv.models.weights import describe"),
         ("convert/load.py", "from paxkv.text.tokenizer import Tokenizer"),
         ("paxkv/cli/main.py", "from convert import resolve"),
         ("paxkv/engine/runner.py", "from paxkv.memory.pool import BlockPool"),

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from paxkv.engine.config import DTYPES
 from paxkv.models.config import ModelConfig
-from paxkv.models.params import describe, walk
+from paxkv.models.weights import describe, walk
 
 BYTES_PER_ELEMENT = {
     "float32": Fraction(4),

@@ -30,11 +30,11 @@ from paxkv.engine.preemption import Preemption
 from paxkv.engine.program_table import ProgramTable
 from paxkv.engine.runner import Runner
 from paxkv.engine.step_memory import step_memory
-from paxkv.engine.weights import Weights
 from paxkv.memory import BlockManager, ContiguousManager
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.models.rope import derived_max_len, rope_parameters
+from paxkv.models.weight_store import Weights
 
 Progress = Callable[[int, int], None] | None
 

@@ -74,7 +74,7 @@ def run_layers(
     """Run `x` through consecutive layers: each writes keys and values, then attends over its pages.
 
     Args:
-        layers: their arrays, as `paxkv.models.params.describe(config)` lays them out.
+        layers: their arrays, as `paxkv.models.weights.describe(config)` lays them out.
         pages: theirs, (keys, values) or (keys, values, k_scale, v_scale), laid out as `write` and
             `attention` know them.
         x: `[hidden_size, num_tokens]`.

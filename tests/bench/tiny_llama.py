@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from paxkv.models.config import ModelConfig
-from paxkv.models.params import ArraySpec, describe
+from paxkv.models.weights import ArraySpec, describe
 
 CONFIG = ModelConfig(
     architecture="llama",

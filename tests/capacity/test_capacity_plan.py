@@ -15,7 +15,7 @@ from paxkv.capacity.model_bytes import kv_bytes_per_token, weight_bytes
 from paxkv.cli.main import main
 from paxkv.engine.assembly import resolve_dtype
 from paxkv.models.config import ModelConfig
-from paxkv.models.params import init_params
+from paxkv.models.weights import init_params
 
 WIDE = ModelConfig(
     architecture="llama",

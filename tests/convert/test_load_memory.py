@@ -12,7 +12,7 @@ import pytest
 import tiny_models as tiny
 
 from convert import load_params, open_checkpoint
-from paxkv.models.params import describe, walk
+from paxkv.models.weights import describe, walk
 
 ROWS = 320_000  # of the embedding: 78 MiB, well above the noise of an interpreter
 MEASURE = """

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paxkv.models.config import ModelConfig, RopeScaling
-from paxkv.models.params import ArraySpec, describe, init_params, walk
+from paxkv.models.weights import ArraySpec, describe, init_params, walk
 
 CONFIG = ModelConfig(
     architecture="llama",

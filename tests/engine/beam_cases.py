@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paxkv.models.config import ModelConfig
-from paxkv.models.params import describe, plant, walk
+from paxkv.models.weights import describe, plant, walk
 from paxkv.sampling.params import SamplingParams
 from tests.engine import tiny
 from tests.engine.tiny import Tiny, ids

@@ -11,8 +11,8 @@ import pytest
 
 from paxkv.engine.assembly import assemble
 from paxkv.engine.config import EngineConfig
-from paxkv.engine.weights import Weights
-from paxkv.models.params import abstract_params
+from paxkv.models.weight_store import Weights
+from paxkv.models.weights import abstract_params
 from tests.engine.tiny import CONFIG, params
 
 SHAPES = abstract_params(CONFIG, "float32")

@@ -14,9 +14,9 @@ from paxkv.engine.assembly import assemble
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
-from paxkv.engine.weights import Weights
 from paxkv.models.config import ModelConfig
-from paxkv.models.params import init_params
+from paxkv.models.weight_store import Weights
+from paxkv.models.weights import init_params
 from paxkv.outputs import RequestOutput
 from paxkv.sampling.params import SamplingParams
 

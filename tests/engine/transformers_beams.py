@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paxkv.bench.transformers_model import build_transformers_model
-from paxkv.models.params import describe, walk
+from paxkv.models.weights import describe, walk
 from tests.engine.beam_cases import CONFIG, END_IDS, MAX_TOKENS, weights
 
 

@@ -22,7 +22,7 @@ from pallas_kernels.lab.battery import (
     poison_changes_no_bit,
     tables_may_share_pages,
 )
-from paxkv.models.params import init_params
+from paxkv.models.weights import init_params
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids
 from tests.kernels.mosaic_interpreter import quick
 

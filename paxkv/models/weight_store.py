@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import jax
 
-from paxkv.models.params import Tree
+from paxkv.models.weights import Tree
 
 
 class Weights:
