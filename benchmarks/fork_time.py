@@ -24,7 +24,7 @@ from stub_engine import MODEL, PROMPT_TOKENS, StubCompiler, stub_engine
 from timing import Clock, arguments, in_milliseconds, write
 
 from paxkv.engine.admission import Admitter
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 
 OUTPUT_TOKENS = 128
 SMALL = replace(MODEL, vocab_size=4096)

@@ -19,7 +19,7 @@ from stub_engine import MODEL, PROMPT_TOKENS, stub_engine
 from timing import Clock, arguments, in_milliseconds, write
 
 from paxkv.engine.admission import Admitter
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},

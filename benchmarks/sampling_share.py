@@ -21,8 +21,7 @@ from timing import arguments, write
 from convert import open_checkpoint
 from paxkv import LLM, SamplingParams
 from paxkv.sampling.logit_edits import no_edits
-from paxkv.sampling.sample import sample
-from paxkv.sampling.sampler import no_rows
+from paxkv.sampling.sampler import no_rows, sample
 from paxkv.sampling.token_counts import empty_counts
 
 MODEL = "smollm2-135m"

@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from paxkv.engine.embedding_request import PoolingParams
     from paxkv.llm import LLM
     from paxkv.outputs import CompletionOutput, RequestOutput
-    from paxkv.sampling.beam_params import BeamSearchParams
-    from paxkv.sampling.params import SamplingParams
+    from paxkv.sampling.sampling_params import BeamSearchParams, SamplingParams
     from paxkv.sampling.structured_outputs import StructuredOutputsParams
 
 __all__ = [
@@ -24,11 +23,11 @@ __all__ = [
 
 _HOMES = {
     "LLM": "paxkv.llm",
-    "BeamSearchParams": "paxkv.sampling.beam_params",
+    "BeamSearchParams": "paxkv.sampling.sampling_params",
     "CompletionOutput": "paxkv.outputs",
     "PoolingParams": "paxkv.engine.embedding_request",
     "RequestOutput": "paxkv.outputs",
-    "SamplingParams": "paxkv.sampling.params",
+    "SamplingParams": "paxkv.sampling.sampling_params",
     "StructuredOutputsParams": "paxkv.sampling.structured_outputs",
 }
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paxkv.engine.config import EngineConfig
 from paxkv.outputs import EmbeddingRequestOutput, RequestOutput
-from paxkv.sampling.beam_params import BeamSearchParams
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import BeamSearchParams, SamplingParams
 
 if TYPE_CHECKING:
     from paxkv.engine.embedding_request import PoolingParams

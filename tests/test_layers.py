@@ -17,6 +17,7 @@ LAYER_OF = {
     "paxkv": "people",
     "paxkv.engine": "engine",
     "paxkv.outputs": "engine",
+    "paxkv.validation": "device",
     "paxkv.text": "engine",
     "paxkv.memory": "memory",
     "paxkv.models": "device",

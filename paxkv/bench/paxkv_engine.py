@@ -10,7 +10,7 @@ from paxkv.bench.measurement import Measurement, SingleStream, peak_rss_bytes
 from paxkv.bench.workload import Workload, WorkloadRequest
 from paxkv.engine.stats import EngineStats
 from paxkv.llm import LLM
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 
 
 def measure_paxkv(

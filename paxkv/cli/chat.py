@@ -11,7 +11,7 @@ from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 
 if TYPE_CHECKING:
     from paxkv.llm import LLM
-    from paxkv.sampling.params import SamplingParams
+    from paxkv.sampling.sampling_params import SamplingParams
 
 SUMMARY = "talk to a model on the terminal"
 HELP = "/reset forgets the conversation, /exit (or Ctrl-D) leaves, Ctrl-C stops an answer"

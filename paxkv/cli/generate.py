@@ -10,7 +10,7 @@ from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 
 if TYPE_CHECKING:
     from paxkv.llm import LLM
-    from paxkv.sampling.params import SamplingParams
+    from paxkv.sampling.sampling_params import SamplingParams
 
 SUMMARY = "complete prompts (or answer them, with --chat) and stream the text"
 MAX_TOKENS = 128

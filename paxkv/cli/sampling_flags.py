@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from paxkv.cli.dataclass_flags import add_dataclass_flags, given_values
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 
 # `seed` and `enable_prefix_caching` are engine flags of the same name; the others show nowhere.
 NOT_FLAGS = {

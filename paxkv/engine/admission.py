@@ -14,8 +14,7 @@ from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.allowed_tokens import AllowedTokens, bad_word_sequences
-from paxkv.sampling.beam_params import MOST_END_IDS
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import MOST_END_IDS, SamplingParams
 from paxkv.text.detokenizer import needs_context
 from paxkv.text.grammar import Grammar, Grammars
 from paxkv.text.stop import StopRules

@@ -8,8 +8,8 @@ from numbers import Integral, Real
 from os import PathLike
 from typing import Literal, get_args
 
-from paxkv.sampling.beam_params import MAX_BEAMS, MOST_END_IDS
-from paxkv.sampling.checks import shown
+from paxkv.sampling.sampling_params import MAX_BEAMS, MOST_END_IDS
+from paxkv.validation import shown
 
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
 PageDtype = Literal[Dtype, "int8", "fp8", "fp8_e4m3", "fp8_e5m2"]

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from paxkv import validation as checks
 from paxkv.engine.request import Request
 from paxkv.outputs import EmbeddingOutput, EmbeddingRequestOutput
-from paxkv.sampling import checks
 
 
 @dataclass(frozen=True, kw_only=True)

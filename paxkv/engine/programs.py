@@ -28,11 +28,9 @@ from paxkv.models.decoder import (
     normalise,
     run_layers,
 )
-from paxkv.sampling.beam_candidates import BeamCandidates
 from paxkv.sampling.logit_edits import LogitEdits
-from paxkv.sampling.logprobs import TopLogprobs, top_logprobs
-from paxkv.sampling.sample import SampleResult, sample
-from paxkv.sampling.sampler import SamplingRows
+from paxkv.sampling.logprobs import BeamCandidates, TopLogprobs, top_logprobs
+from paxkv.sampling.sampler import SampleResult, SamplingRows, sample
 from paxkv.sampling.token_counts import TokenCounts, add_output_tokens
 
 Array = jax.Array

@@ -13,9 +13,9 @@ import numpy as np
 from paxkv.engine.sequence import Sequence
 from paxkv.outputs import RequestOutput, TokenLogprobs
 from paxkv.sampling.allowed_tokens import AllowedTokens
-from paxkv.sampling.keys import split_seed
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.prng import split_seed
 from paxkv.sampling.sampler import RowSettings, row_settings
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.text.detokenizer import decode_each
 from paxkv.text.grammar import Grammar
 from paxkv.text.stop import StopRules

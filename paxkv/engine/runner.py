@@ -24,7 +24,7 @@ from paxkv.engine.swapper import Swapper
 from paxkv.memory import NO_MOVES, Moves
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.logprobs import TopLogprobs
-from paxkv.sampling.sample import SampleResult
+from paxkv.sampling.sampler import SampleResult
 from paxkv.sampling.token_counts import empty_counts
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paxkv.sampling import checks
+from paxkv import validation as checks
 
 MOST_CHARACTERS = 100_000
 

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from paxkv.engine.request import Request
 from paxkv.outputs import CompletionOutput, RequestOutput
-from paxkv.sampling.checks import shown
 from paxkv.server.answers import answer, prepared
 from paxkv.server.bodies import GenerationBody
 from paxkv.server.chat_text import ChatText
@@ -24,6 +23,7 @@ from paxkv.server.prompts import sampling_params
 from paxkv.server.service import Service, new_id, usage
 from paxkv.server.tool_calls import call_reader, format_of_template
 from paxkv.server.tools import Tools
+from paxkv.validation import shown
 
 
 class ChatBody(GenerationBody):

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from paxkv.sampling.checks import shown
 from paxkv.server.errors import BadRequest
 from paxkv.server.service import Service
 from paxkv.server.truncation import Truncation
 from paxkv.text.chat import joined_text
 from paxkv.text.tokenizer import Tokenizer
+from paxkv.validation import shown
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # What the template gets anyway, or what would choose another template.

@@ -8,11 +8,11 @@ from typing import Annotated, Any, TypeVar
 from pydantic import WithJsonSchema
 
 from paxkv.engine.request import Request
-from paxkv.sampling.checks import shown
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.server.bodies import SAMPLING_FIELDS
 from paxkv.server.errors import BadRequest, bad_request
 from paxkv.server.limits import RequestLimits
+from paxkv.validation import shown
 
 R = TypeVar("R", bound=Request)
 

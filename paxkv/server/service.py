@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeVar
 from paxkv.engine.admission import Admitter
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
-from paxkv.sampling.checks import shown
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.sampling.structured_outputs import StructuredOutputsParams
 from paxkv.server import prompts
 from paxkv.server.bodies import GenerationBody
@@ -26,6 +25,7 @@ from paxkv.server.limits import RequestLimits
 from paxkv.server.settings import ServerSettings
 from paxkv.server.truncation import Truncation
 from paxkv.text.tokenizer import Tokenizer
+from paxkv.validation import shown
 
 T = TypeVar("T")
 

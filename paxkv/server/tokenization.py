@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import WithJsonSchema
 from starlette.responses import Response
 
-from paxkv.sampling import checks
+from paxkv import validation as checks
 from paxkv.server.answers import json_response
 from paxkv.server.bodies import Body
 from paxkv.server.conversations import Messages, conversation_ids

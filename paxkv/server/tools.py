@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from paxkv.sampling.checks import shown
 from paxkv.server.errors import BadRequest
+from paxkv.validation import shown
 
 MOST_TOOLS = 128
 LONGEST_NAME = 256

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paxkv.engine.config import Limits
-from paxkv.sampling.checks import shown
 from paxkv.server.errors import BadRequest
 from paxkv.text.tokenizer import Tokenizer
+from paxkv.validation import shown
 
 MARGIN = 2
 

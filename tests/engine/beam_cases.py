@@ -11,7 +11,7 @@ import numpy as np
 
 from paxkv.models.config import ModelConfig
 from paxkv.models.weights import describe, plant, walk
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine import tiny
 from tests.engine.tiny import Tiny, ids
 

@@ -8,7 +8,7 @@ import pytest
 
 from paxkv import LLM
 from paxkv.engine.config import EngineConfig
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import Tiny, greedy, ids
 
 # Few pages and small steps: requests are preempted, prompts come in chunks.

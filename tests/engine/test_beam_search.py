@@ -10,7 +10,7 @@ import pytest
 
 from paxkv.engine.request import Request
 from paxkv.outputs import RequestOutput
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.beam_cases import (
     CASES,
     CONFIG,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.beam_cases import beams
 from tests.engine.tiny import Tiny, greedy, ids
 from tests.regressions.engines import assert_idle

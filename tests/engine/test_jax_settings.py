@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from paxkv.engine.embedding_request import PoolingParams
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import Tiny, greedy, ids
 
 PROMPTS = [ids(40, salt=k) for k in range(4)]

@@ -11,7 +11,7 @@ import pytest
 
 from paxkv.engine import assembly
 from paxkv.engine.assembly import resolve_dtype
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine import dense_reference
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids, params
 

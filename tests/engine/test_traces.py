@@ -18,7 +18,7 @@ from jax import export
 from pallas_kernels import copy_pages, tuned
 from paxkv.engine import compilation, traces
 from paxkv.engine.compilation import Compiler, use_persistent_cache
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import CONFIG, Tiny, ids
 
 PROMPT = ids(9)

@@ -18,7 +18,7 @@ from paxkv.models.config import ModelConfig
 from paxkv.models.weight_store import Weights
 from paxkv.models.weights import init_params
 from paxkv.outputs import RequestOutput
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 
 CONFIG = ModelConfig(
     architecture="llama",

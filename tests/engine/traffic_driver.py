@@ -12,7 +12,7 @@ from typing import Any
 from paxkv.engine.preemption import Preemption
 from paxkv.engine.request import Request
 from paxkv.memory import BlockManager
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import Tiny, ids
 
 BASES = [ids(36, salt=salt) for salt in range(3)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.regressions.test_metrics import Scrape, check_idle
 from tests.server.tiny_server import (
     TinyModel,

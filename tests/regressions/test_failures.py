@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paxkv.engine.request import Request
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids, params
 from tests.regressions.engines import assert_dense, assert_idle, bucketed, small, tokens
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paxkv.outputs import RequestOutput
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import Tiny, greedy, ids
 from tests.regressions.engines import assert_dense, assert_idle, small, tokens
 

@@ -19,7 +19,7 @@ import paxkv
 from paxkv.engine.buckets import Buckets
 from paxkv.engine.compilation import use_persistent_cache
 from paxkv.engine.preemption import Preemption
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.convert import tiny_models
 from tests.engine.tiny import Tiny, greedy, ids
 

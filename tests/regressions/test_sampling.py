@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine import dense_reference
 from tests.engine.tiny import CONFIG, greedy, ids, params
 from tests.regressions.engines import CLOSE, assert_dense, assert_idle, small, tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine import dense_reference
 from tests.engine.tiny import CONFIG, greedy, ids, params
 from tests.regressions.engines import CLOSE, assert_idle, bucketed, small, tokens

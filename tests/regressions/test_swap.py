@@ -13,7 +13,7 @@ from paxkv.engine.preemption import Preemption
 from paxkv.engine.request import Request
 from paxkv.memory import BlockManager, Moves
 from paxkv.outputs import RequestOutput
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import Tiny, greedy, ids
 from tests.regressions.engines import assert_dense, assert_idle, small, tokens
 from tests.regressions.test_failures import fails_at

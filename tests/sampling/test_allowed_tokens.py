@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paxkv.sampling.allowed_tokens import AllowedTokens, NoTokenAllowed, bad_word_sequences
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 
 WIDTH = 70
 

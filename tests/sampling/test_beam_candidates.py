@@ -10,8 +10,7 @@ import pytest
 from float64_reference import penalised, softmax
 
 from paxkv.sampling.logit_edits import no_edits
-from paxkv.sampling.sample import sample
-from paxkv.sampling.sampler import no_rows
+from paxkv.sampling.sampler import no_rows, sample
 from paxkv.sampling.token_counts import add_output_tokens, add_prompt_tokens, empty_counts
 
 ROWS, COUNT = 5, 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from paxkv.sampling.keys import row_keys, split_seed, uniforms
+from paxkv.sampling.prng import row_keys, split_seed, uniforms
 
 
 def test_split_seed():

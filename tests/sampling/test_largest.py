@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from paxkv.sampling.largest import kth_threshold, largest
+from paxkv.sampling.top_k import kth_threshold, largest
 
 threshold_of = jax.jit(kth_threshold)
 first = jax.jit(largest, static_argnums=1)

@@ -9,11 +9,10 @@ import pytest
 from float64_reference import distribution, kept
 from scipy.stats import chi2
 
-from paxkv.sampling.keys import split_seed
 from paxkv.sampling.logit_edits import no_edits
-from paxkv.sampling.params import SamplingParams
-from paxkv.sampling.sample import sample
-from paxkv.sampling.sampler import _pick, no_rows, row_settings, sample_tokens
+from paxkv.sampling.prng import split_seed
+from paxkv.sampling.sampler import _pick, no_rows, row_settings, sample, sample_tokens
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.sampling.token_counts import empty_counts
 
 DRAWS = 8192

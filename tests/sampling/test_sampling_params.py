@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from paxkv.sampling.beam_params import BeamSearchParams
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import BeamSearchParams, SamplingParams
 
 NAN, INF = float("nan"), float("inf")
 NOT_NUMBERS = (True, "1", None, [], NAN, INF, -INF, 10**400)
@@ -205,5 +204,7 @@ def test_beam_params():
 
 
 def test_params_do_not_import_jax():
-    code = "import sys, paxkv.sampling.params, paxkv.outputs; sys.exit('jax' in sys.modules)"
+    code = (
+        "import sys, paxkv.sampling.sampling_params, paxkv.outputs; sys.exit('jax' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

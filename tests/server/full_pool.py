@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from paxkv.memory import BlockManager
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 
 BLOCK_SIZE = 4
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paxkv.bench.throughput import machine
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.server.settings import ServerSettings
 from tests.regressions.test_metrics import Scrape, check_idle
 from tests.server.tiny_server import TinyServer, serving

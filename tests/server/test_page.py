@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from paxkv.memory import BlockManager
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.server.page import watch
 from paxkv.server.page.files import FOLDER, PATHS
 from paxkv.server.page.look import MOST_WAITING, Look

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paxkv.engine.request import Request
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.server.bodies import SAMPLING_FIELDS
 from tests.server.tiny_server import TinyServer
 

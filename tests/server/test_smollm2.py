@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from tests.server.tiny_server import Client
 
 ROOT = Path(__file__).resolve().parents[2]

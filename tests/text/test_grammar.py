@@ -9,7 +9,7 @@ import pytest
 
 from convert import open_checkpoint
 from convert.pull import PullError
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.sampling.structured_outputs import StructuredOutputsParams
 from paxkv.text.grammar import Grammar, Grammars
 

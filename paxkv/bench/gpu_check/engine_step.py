@@ -18,7 +18,7 @@ from paxkv.engine.engine import Engine
 from paxkv.models.config import ModelConfig
 from paxkv.models.weight_store import Weights
 from paxkv.models.weights import init_params
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 
 
 def engine_step(sizes: Sizes, backend: AttentionBackend = "auto") -> dict[str, Any]:

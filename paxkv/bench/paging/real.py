@@ -113,7 +113,7 @@ class Side:
     ) -> None:
         from paxkv.engine.admission import Admitter
         from paxkv.llm import LLM
-        from paxkv.sampling.params import SamplingParams
+        from paxkv.sampling.sampling_params import SamplingParams
 
         per_request = -(-job.max_model_len // job.block_size)
         options: dict[str, Any] = {

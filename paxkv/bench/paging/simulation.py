@@ -16,7 +16,7 @@ from paxkv.engine.schedule import Schedule
 from paxkv.engine.scheduler import Scheduler
 from paxkv.memory import BlockManager
 from paxkv.sampling.allowed_tokens import AllowedTokens
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.text.stop import StopRules
 
 Probe = Callable[[dict[int, int]], Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from paxkv.sampling import checks
+from paxkv import validation as checks
 from paxkv.sampling.structured_outputs import StructuredOutputsParams
 
 GREEDY_BELOW = 1e-5
@@ -282,3 +282,56 @@ def _logit_bias(value: object) -> dict[int, float]:
         token: checks.number(f"logit_bias[{token}]", bias, -MAX_BIAS, MAX_BIAS, allowed)
         for token, bias in zip(ids, value.values(), strict=True)
     }
+
+
+MAX_BEAMS = 1_024
+MOST_END_IDS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamSearchParams:
+    """A beam search of `beam_width` beams of at most `max_tokens` tokens each.
+
+    length_penalty: exponent of the length a finished beam's score is divided by.
+    early_stopping: True stops at `beam_width` finished beams, False when no running beam is
+        likely to be better, "never" when none can be (Hugging Face's three rules).
+    temperature: only 0 (the scores are the model's own); kept because vLLM has it.
+    For anything else, `SamplingParams(use_beam_search=True, ...)` searches too.
+    A wrong value is a ValueError which names the argument, the value and the allowed range.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        checked: dict[str, object] = {
+            "beam_width": checks.integer("beam_width", self.beam_width, 1, MAX_BEAMS),
+            "max_tokens": checks.integer("max_tokens", self.max_tokens, 1, INT32_MAX),
+            "ignore_eos": checks.boolean("ignore_eos", self.ignore_eos),
+            "temperature": checks.number("temperature", self.temperature, 0.0, 0.0, "0"),
+            "length_penalty": length_penalty(self.length_penalty),
+            "early_stopping": early_stopping(self.early_stopping),
+            "include_stop_str_in_output": checks.boolean(
+                "include_stop_str_in_output", self.include_stop_str_in_output
+            ),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    def sampling_params(self) -> SamplingParams:
+        """The same as an ordinary request's parameters."""
+        return SamplingParams(
+            n=self.beam_width,
+            use_beam_search=True,
+            temperature=0.0,
+            max_tokens=self.max_tokens,
+            ignore_eos=self.ignore_eos,
+            length_penalty=self.length_penalty,
+            early_stopping=self.early_stopping,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+        )
