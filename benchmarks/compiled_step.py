@@ -27,10 +27,10 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionS
 
 from pallas_kernels.lab.offline import TARGETS
 from paxkv.cache.pages import PageLayout
-from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import Limits
-from paxkv.engine.kernels import Kernels
-from paxkv.engine.program_table import ProgramTable
+from paxkv.engine.runner.attention import Kernels
+from paxkv.engine.runner.buckets import Buckets
+from paxkv.engine.runner.compiled_programs import ProgramTable
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.models.rope import rope_parameters

@@ -18,7 +18,7 @@ import numpy as np
 from stub_engine import MODEL, PROMPT_TOKENS, stub_engine
 from timing import Clock, arguments, in_milliseconds, write
 
-from paxkv.engine.admission import Admitter
+from paxkv.engine.input_processor import Admitter
 from paxkv.sampling.sampling_params import SamplingParams
 
 KINDS: dict[str, dict[str, Any]] = {

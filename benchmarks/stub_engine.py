@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from paxkv.engine.assembly import assemble
+from paxkv.engine.build import assemble
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.engine import Engine
 from paxkv.models.config import ModelConfig

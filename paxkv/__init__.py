@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paxkv.engine.embedding_request import PoolingParams
+    from paxkv.engine.embedding import PoolingParams
     from paxkv.llm import LLM
     from paxkv.outputs import CompletionOutput, RequestOutput
     from paxkv.sampling.sampling_params import BeamSearchParams, SamplingParams
@@ -25,7 +25,7 @@ _HOMES = {
     "LLM": "paxkv.llm",
     "BeamSearchParams": "paxkv.sampling.sampling_params",
     "CompletionOutput": "paxkv.outputs",
-    "PoolingParams": "paxkv.engine.embedding_request",
+    "PoolingParams": "paxkv.engine.embedding",
     "RequestOutput": "paxkv.outputs",
     "SamplingParams": "paxkv.sampling.sampling_params",
     "StructuredOutputsParams": "paxkv.sampling.structured_outputs",

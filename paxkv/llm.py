@@ -15,7 +15,7 @@ from paxkv.outputs import EmbeddingRequestOutput, RequestOutput
 from paxkv.sampling.sampling_params import BeamSearchParams, SamplingParams
 
 if TYPE_CHECKING:
-    from paxkv.engine.embedding_request import PoolingParams
+    from paxkv.engine.embedding import PoolingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Messages = Sequence[Mapping[str, Any]]
@@ -43,11 +43,11 @@ class LLM:
         **engine_args: Any,
     ) -> None:
         options = _options(engine_args)
-        from paxkv.engine.compilation import use_persistent_cache
+        from paxkv.engine.runner.compiler import use_persistent_cache
 
         use_persistent_cache(_cache_directory(options))
         from convert import load_params, open_checkpoint
-        from paxkv.engine.assembly import assemble, check_sizes, resolve_dtype
+        from paxkv.engine.build import assemble, check_sizes, resolve_dtype
         from paxkv.engine.progress import bar
         from paxkv.models.weight_store import Weights
         from paxkv.models.weights import abstract_params
@@ -68,8 +68,8 @@ class LLM:
             Weights.reading(shapes, load, loading) as weights,
         ):
             self.engine = assemble(weights, checkpoint.config, options, compiling)
-        from paxkv.engine.admission import Admitter
-        from paxkv.engine.turns import Turns
+        from paxkv.engine.input_processor import Admitter
+        from paxkv.engine.locking import Turns
 
         self.admitter = Admitter(self.engine, checkpoint.config, self._tokenizer)
         self._turns = Turns(self.engine)
@@ -151,7 +151,7 @@ class LLM:
             ValueError: a prompt or parameter that cannot run, before any work, by its index.
             RuntimeError: a request that failed.
         """
-        from paxkv.engine.embedding_request import PoolingParams
+        from paxkv.engine.embedding import PoolingParams
 
         params = PoolingParams() if pooling_params is None else pooling_params
         requests = self.admitter.embeddings(_listed(prompts), params)

@@ -125,7 +125,7 @@ def test_imports_point_down(path: Path) -> None:
         ("paxkv/engine/engine.py", "from paxkv.llm import LLM"),
         ("paxkv/engine/engine.py", "import paxkv.cli.main"),
         ("paxkv/engine/engine.py", "from convert import load_params"),
-        ("paxkv/models/decoder.py", "from paxkv.engine.plan import StepPlan"),
+        ("paxkv/models/decoder.py", "from paxkv.engine.runner.model_input import StepPlan"),
         ("paxkv/models/decoder.py", "from paxkv.memory import pool"),
         ("convert/load.py", "from paxkv.models.decoder import forward"),
         ("convert/load.py", "from paxkv.engine.config import EngineConfig"),
@@ -148,7 +148,7 @@ def test_a_wrong_import_is_caught(file: str, source: str) -> None:
         ("convert/load.py", "from paxkv.models.weights import describe"),
         ("convert/load.py", "from paxkv.text.tokenizer import Tokenizer"),
         ("paxkv/cli/main.py", "from convert import resolve"),
-        ("paxkv/engine/runner.py", "from paxkv.memory.pool import BlockPool"),
+        ("paxkv/engine/runner/runner.py", "from paxkv.memory.pool import BlockPool"),
     ],
 )
 def test_a_right_import_is_not(file: str, source: str) -> None:

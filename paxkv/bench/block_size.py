@@ -74,7 +74,7 @@ def measure_block_size(
 
     workload: requests, or how many to make up.
     """
-    from paxkv.engine.admission import Admitter
+    from paxkv.engine.input_processor import Admitter
     from paxkv.llm import LLM
 
     arguments = engine_arguments | {"block_size": block_size}

@@ -17,9 +17,9 @@ from paxkv.bench.paging.clock import Clock
 from paxkv.bench.paging.simulation import make_request
 from paxkv.bench.paging.trace import ALPACA, SHAREGPT, Mix
 from paxkv.engine.config import Limits
-from paxkv.engine.policy import Policy
 from paxkv.engine.request import Request
-from paxkv.engine.scheduler import Scheduler
+from paxkv.engine.scheduler.policy import Policy
+from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
 
 LIMITS = Limits(

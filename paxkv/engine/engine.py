@@ -9,17 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paxkv.engine.beam_request import BeamRequest
+from paxkv.engine.beam.request import BeamRequest, Searches
 from paxkv.engine.config import Limits
-from paxkv.engine.plan import Planner
-from paxkv.engine.policy import Policy
-from paxkv.engine.preemption import Preemption
-from paxkv.engine.prompt_results import PromptResults
 from paxkv.engine.request import Request
-from paxkv.engine.runner import Results, Runner
-from paxkv.engine.schedule import Schedule
-from paxkv.engine.scheduler import Scheduler
-from paxkv.engine.searches import Searches
+from paxkv.engine.runner.model_input import Planner
+from paxkv.engine.runner.prompt_results import PromptResults
+from paxkv.engine.runner.runner import Results, Runner
+from paxkv.engine.scheduler.output import Schedule
+from paxkv.engine.scheduler.policy import Policy
+from paxkv.engine.scheduler.queues import Preemption
+from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.engine.sequence import Sequence
 from paxkv.engine.stats import EngineStats
 from paxkv.memory import BlockManager

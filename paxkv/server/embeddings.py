@@ -11,7 +11,7 @@ from fastapi import Request as HttpRequest
 from pydantic import Field
 from starlette.responses import Response
 
-from paxkv.engine.embedding_request import EmbeddingRequest, PoolingParams
+from paxkv.engine.embedding import EmbeddingRequest, PoolingParams
 from paxkv.server.answers import to_json, unless_gone
 from paxkv.server.bodies import Body
 from paxkv.server.errors import BadRequest, bad_request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from paxkv.engine.request import Request
-from paxkv.engine.scheduler import Scheduler
+from paxkv.engine.scheduler.scheduler import Scheduler
 
 State = Literal["running", "swapped", "waiting"]
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from paxkv.engine.admission import Admitter
 from paxkv.engine.engine import Engine
+from paxkv.engine.input_processor import Admitter
 from paxkv.engine.request import Request
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.sampling.structured_outputs import StructuredOutputsParams

@@ -18,7 +18,7 @@ from paxkv.bench.policies import (
     urgent_stream,
 )
 from paxkv.cli.main import main
-from paxkv.engine.policy import Policy
+from paxkv.engine.scheduler.policy import Policy
 
 REQUESTS = 80
 

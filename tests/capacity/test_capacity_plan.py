@@ -13,7 +13,7 @@ from paxkv.cache.pages import PageLayout
 from paxkv.capacity import Question, make_plan
 from paxkv.capacity.model_bytes import kv_bytes_per_token, weight_bytes
 from paxkv.cli.main import main
-from paxkv.engine.assembly import resolve_dtype
+from paxkv.engine.build import resolve_dtype
 from paxkv.models.config import ModelConfig
 from paxkv.models.weights import init_params
 

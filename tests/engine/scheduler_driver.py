@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import Limits
-from paxkv.engine.policy import Policy
 from paxkv.engine.request import Request
-from paxkv.engine.schedule import Schedule
-from paxkv.engine.scheduler import Scheduler
+from paxkv.engine.runner.buckets import Buckets
+from paxkv.engine.scheduler.output import Schedule
+from paxkv.engine.scheduler.policy import Policy
+from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
 from paxkv.sampling.allowed_tokens import AllowedTokens
 from paxkv.sampling.sampling_params import SamplingParams

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paxkv.engine import beams
-from paxkv.engine.beams import BeamSearch
+from paxkv.engine.beam import search as beams
+from paxkv.engine.beam.search import BeamSearch
 
 VOCAB = 4
 END = 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paxkv.engine.buckets import Buckets, padded
+from paxkv.engine.runner.buckets import Buckets, padded
 from tests.engine.tiny import greedy, ids
 from tests.regressions.engines import bucketed
 

@@ -9,9 +9,9 @@ import jax
 import pytest
 
 from paxkv.cache.swap import gather_pages, scatter_pages
-from paxkv.engine import programs
-from paxkv.engine.plan import shapes
-from paxkv.engine.runner import Runner
+from paxkv.engine.runner import programs
+from paxkv.engine.runner.model_input import shapes
+from paxkv.engine.runner.runner import Runner
 from paxkv.models import decoder
 from tests.engine.tiny import CONFIG, Tiny
 

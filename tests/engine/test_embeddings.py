@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paxkv import LLM, PoolingParams
-from paxkv.engine.embedding_request import EmbeddingRequest
+from paxkv.engine.embedding import EmbeddingRequest
 from tests.engine.dense_reference import hidden_states
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids, params
 

@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from paxkv.engine.config import Limits
-from paxkv.engine.order import Order, rank
-from paxkv.engine.policy import Policy
-from paxkv.engine.schedule import Schedule
-from paxkv.engine.scheduler import Scheduler
+from paxkv.engine.scheduler.output import Schedule
+from paxkv.engine.scheduler.policy import Order, Policy, rank
+from paxkv.engine.scheduler.scheduler import Scheduler
 from tests.engine.scheduler_driver import Asked, Driver, limits
 
 POLICIES = st.builds(

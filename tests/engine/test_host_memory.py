@@ -12,7 +12,7 @@ MIB = 1 << 20
 def test_freed_memory_is_kept_for_the_next_step_and_returned_when_asked() -> None:
     code = """
         import os, numpy as np
-        from paxkv.engine.host_memory import keep_temporaries, return_freed
+        from paxkv.engine.runner.malloc import keep_temporaries, return_freed
 
         def resident():
             with open("/proc/self/statm") as file:

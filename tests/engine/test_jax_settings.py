@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 
-from paxkv.engine.embedding_request import PoolingParams
+from paxkv.engine.embedding import PoolingParams
 from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import Tiny, greedy, ids
 

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from paxkv.engine import assembly
-from paxkv.engine.assembly import resolve_dtype
+from paxkv.engine import build as assembly
+from paxkv.engine.build import resolve_dtype
 from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine import dense_reference
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids, params

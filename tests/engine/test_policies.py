@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paxkv.engine.config import EngineConfig
-from paxkv.engine.policy import Policy
-from paxkv.engine.prompt_budget import PromptBudget
-from paxkv.engine.prompt_delay import PromptDelay
+from paxkv.engine.scheduler.policy import Policy, PromptBudget, PromptDelay
 from tests.engine.scheduler_driver import Asked, Driver, limits
 from tests.engine.tiny import Tiny, greedy, ids
 

@@ -16,8 +16,9 @@ import pytest
 from jax import export
 
 from pallas_kernels import copy_pages, tuned
-from paxkv.engine import compilation, traces
-from paxkv.engine.compilation import Compiler, use_persistent_cache
+from paxkv.engine.runner import compiler as compilation
+from paxkv.engine.runner import trace_cache as traces
+from paxkv.engine.runner.compiler import Compiler, use_persistent_cache
 from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import CONFIG, Tiny, ids
 

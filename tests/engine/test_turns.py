@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from paxkv.engine.locking import Turns
 from paxkv.engine.request import Request
-from paxkv.engine.turns import Turns
 from paxkv.llm import LLM
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids
 

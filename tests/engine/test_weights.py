@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paxkv.engine.assembly import assemble
+from paxkv.engine.build import assemble
 from paxkv.engine.config import EngineConfig
 from paxkv.models.weight_store import Weights
 from paxkv.models.weights import abstract_params

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from paxkv.engine.admission import Admitter
-from paxkv.engine.assembly import assemble
+from paxkv.engine.build import assemble
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.engine import Engine
+from paxkv.engine.input_processor import Admitter
 from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
 from paxkv.models.weight_store import Weights

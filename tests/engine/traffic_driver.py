@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from paxkv.engine.preemption import Preemption
 from paxkv.engine.request import Request
+from paxkv.engine.scheduler.queues import Preemption
 from paxkv.memory import BlockManager
 from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import Tiny, ids

@@ -15,7 +15,7 @@ from pallas_kernels import ragged_paged_attention
 from pallas_kernels.lab.battery import Case, build
 from paxkv import LLM
 from paxkv.capacity.model_bytes import kv_bytes_per_token, model_bytes
-from paxkv.engine.plan import StepPlan
+from paxkv.engine.runner.model_input import StepPlan
 from paxkv.models.config import ModelConfig
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids
 from tests.regressions.engines import assert_dense, small, tokens

@@ -10,10 +10,9 @@ from typing import Any
 import jax
 import pytest
 
-from paxkv.engine.assembly import assemble
+from paxkv.engine.build import assemble
 from paxkv.engine.config import EngineConfig
-from paxkv.engine.pool_size import DeviceMemory, PoolSize, claim, pool_size
-from paxkv.engine.step_memory import step_memory
+from paxkv.engine.runner.device_memory import DeviceMemory, PoolSize, claim, pool_size, step_memory
 from paxkv.models.weight_store import Weights
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids, params
 from tests.regressions.engines import assert_dense, small, tokens

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import paxkv.engine.assembly as assembly
+import paxkv.engine.build as assembly
 from paxkv.memory import BlockManager
 from tests.engine.tiny import Tiny, greedy, ids
 from tests.regressions.engines import assert_dense, small, tokens

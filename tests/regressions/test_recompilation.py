@@ -16,9 +16,9 @@ import jax
 import pytest
 
 import paxkv
-from paxkv.engine.buckets import Buckets
-from paxkv.engine.compilation import use_persistent_cache
-from paxkv.engine.preemption import Preemption
+from paxkv.engine.runner.buckets import Buckets
+from paxkv.engine.runner.compiler import use_persistent_cache
+from paxkv.engine.scheduler.queues import Preemption
 from paxkv.sampling.sampling_params import SamplingParams
 from tests.convert import tiny_models
 from tests.engine.tiny import Tiny, greedy, ids

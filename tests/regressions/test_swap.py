@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from paxkv.engine.config import EngineConfig
-from paxkv.engine.preemption import Preemption
 from paxkv.engine.request import Request
+from paxkv.engine.scheduler.queues import Preemption
 from paxkv.memory import BlockManager, Moves
 from paxkv.outputs import RequestOutput
 from paxkv.sampling.sampling_params import SamplingParams

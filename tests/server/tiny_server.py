@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from paxkv.engine.admission import Admitter
+from paxkv.engine.input_processor import Admitter
 from paxkv.server.app import build_app
 from paxkv.server.limits import RequestLimits
 from paxkv.server.running import GracefulServer, configuration, listen

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from paxkv.bench.gpu_check.sizes import Sizes
-from paxkv.engine.admission import Admitter
-from paxkv.engine.assembly import assemble
+from paxkv.engine.build import assemble
 from paxkv.engine.config import AttentionBackend, EngineConfig
 from paxkv.engine.engine import Engine
+from paxkv.engine.input_processor import Admitter
 from paxkv.models.config import ModelConfig
 from paxkv.models.weight_store import Weights
 from paxkv.models.weights import init_params

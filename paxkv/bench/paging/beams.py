@@ -8,10 +8,9 @@ from typing import cast
 from paxkv.bench.paging.language import Language
 from paxkv.bench.paging.simulation import make_request
 from paxkv.bench.paging.trace import Lengths
-from paxkv.engine.beam_request import BeamRequest
+from paxkv.engine.beam.request import BeamRequest, Searches
 from paxkv.engine.config import Limits
-from paxkv.engine.scheduler import Scheduler
-from paxkv.engine.searches import Searches
+from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
 
 

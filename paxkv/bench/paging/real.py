@@ -111,7 +111,7 @@ class Side:
         allocation: str,
         engine_arguments: dict[str, Any],
     ) -> None:
-        from paxkv.engine.admission import Admitter
+        from paxkv.engine.input_processor import Admitter
         from paxkv.llm import LLM
         from paxkv.sampling.sampling_params import SamplingParams
 

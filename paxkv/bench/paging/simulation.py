@@ -9,11 +9,11 @@ from typing import Any, cast
 from paxkv.bench.paging.clock import Clock
 from paxkv.bench.paging.occupancy import Occupancy
 from paxkv.bench.paging.trace import Lengths
-from paxkv.engine.beam_request import BeamRequest
+from paxkv.engine.beam.request import BeamRequest
 from paxkv.engine.config import Limits
 from paxkv.engine.request import Request
-from paxkv.engine.schedule import Schedule
-from paxkv.engine.scheduler import Scheduler
+from paxkv.engine.scheduler.output import Schedule
+from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
 from paxkv.sampling.allowed_tokens import AllowedTokens
 from paxkv.sampling.sampling_params import SamplingParams

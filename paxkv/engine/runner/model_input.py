@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paxkv.engine.buckets import Buckets, padded
 from paxkv.engine.config import Limits
-from paxkv.engine.packing import Packing
-from paxkv.engine.schedule import Schedule
+from paxkv.engine.runner.buckets import Buckets, padded
+from paxkv.engine.runner.packing import Packing
+from paxkv.engine.scheduler.output import Schedule
 from paxkv.memory import BlockManager, Moves
 
 

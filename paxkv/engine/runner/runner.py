@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from paxkv.cache.pages import PageLayout, allocate
-from paxkv.engine.compilation import Compiler
 from paxkv.engine.config import Limits
-from paxkv.engine.draw_plan import DrawPlanner, counts_slot
-from paxkv.engine.hooks import Hooks
-from paxkv.engine.plan import StepPlan, StepShape
-from paxkv.engine.program_table import COUNTED_TOKENS, PATCHED_CELLS, ProgramTable
-from paxkv.engine.programs import SCORED_ROWS
 from paxkv.engine.request import Sequence
-from paxkv.engine.swapper import Swapper
+from paxkv.engine.runner.compiled_programs import COUNTED_TOKENS, PATCHED_CELLS, ProgramTable
+from paxkv.engine.runner.compiler import Compiler
+from paxkv.engine.runner.hooks import Hooks
+from paxkv.engine.runner.model_input import StepPlan, StepShape
+from paxkv.engine.runner.programs import SCORED_ROWS
+from paxkv.engine.runner.sampling_input import DrawPlanner, counts_slot
+from paxkv.engine.runner.swapper import Swapper
 from paxkv.memory import NO_MOVES, Moves
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.logprobs import TopLogprobs

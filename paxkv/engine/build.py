@@ -11,25 +11,25 @@ import jax
 import numpy as np
 
 from paxkv.cache.pages import PageLayout
-from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import DTYPES, EngineConfig, Limits
 from paxkv.engine.engine import Engine
-from paxkv.engine.host_memory import keep_temporaries, return_freed
-from paxkv.engine.kernels import Kernels
-from paxkv.engine.plan import Planner
-from paxkv.engine.policy import Policy
-from paxkv.engine.pool_size import (
+from paxkv.engine.runner.attention import Kernels
+from paxkv.engine.runner.buckets import Buckets
+from paxkv.engine.runner.compiled_programs import ProgramTable
+from paxkv.engine.runner.device_memory import (
     DeviceMemory,
     claim,
     device_bytes,
     host_blocks,
     pool_size,
     require_memory,
+    step_memory,
 )
-from paxkv.engine.preemption import Preemption
-from paxkv.engine.program_table import ProgramTable
-from paxkv.engine.runner import Runner
-from paxkv.engine.step_memory import step_memory
+from paxkv.engine.runner.malloc import keep_temporaries, return_freed
+from paxkv.engine.runner.model_input import Planner
+from paxkv.engine.runner.runner import Runner
+from paxkv.engine.scheduler.policy import Policy
+from paxkv.engine.scheduler.queues import Preemption
 from paxkv.memory import BlockManager, ContiguousManager
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope

@@ -10,7 +10,7 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout
 from paxkv.cache.swap import Content, HostPages, chunks
-from paxkv.engine.program_table import ProgramTable
+from paxkv.engine.runner.compiled_programs import ProgramTable
 from paxkv.memory import Moves
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from paxkv.engine.traces import TraceStore, surroundings, trace_key, traced
+from paxkv.engine.runner.trace_cache import TraceStore, surroundings, trace_key, traced
 
 logger = logging.getLogger(__name__)
 

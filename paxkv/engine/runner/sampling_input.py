@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paxkv.engine.buckets import padded
-from paxkv.engine.hooks import Hooks
-from paxkv.engine.packing import Packing
-from paxkv.engine.programs import MOST_BIASES
+from paxkv.engine.runner.buckets import padded
+from paxkv.engine.runner.hooks import Hooks
+from paxkv.engine.runner.packing import Packing
+from paxkv.engine.runner.programs import MOST_BIASES
 from paxkv.engine.sequence import Sequence
 from paxkv.sampling.logit_edits import ALL_ALLOWED
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout
 from paxkv.cache.swap import chunk_sizes, gather_pages, scatter_pages
-from paxkv.engine import programs
-from paxkv.engine.buckets import Buckets
-from paxkv.engine.compilation import Compiler
 from paxkv.engine.config import Limits
-from paxkv.engine.kernels import Kernels
-from paxkv.engine.packing import Packing
-from paxkv.engine.plan import StepShape, shapes
-from paxkv.engine.programs import MOST_BIASES, SCORED_ROWS
+from paxkv.engine.runner import programs
+from paxkv.engine.runner.attention import Kernels
+from paxkv.engine.runner.buckets import Buckets
+from paxkv.engine.runner.compiler import Compiler
+from paxkv.engine.runner.model_input import StepShape, shapes
+from paxkv.engine.runner.packing import Packing
+from paxkv.engine.runner.programs import MOST_BIASES, SCORED_ROWS
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.sampling.logit_edits import ALL_ALLOWED

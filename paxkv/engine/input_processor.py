@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from paxkv.engine.beam_request import BeamRequest
-from paxkv.engine.embedding_request import EmbeddingRequest, PoolingParams
+from paxkv.engine.beam.request import BeamRequest
+from paxkv.engine.embedding import EmbeddingRequest, PoolingParams
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig

@@ -15,8 +15,8 @@ import numpy as np
 from jax import export
 
 from pallas_kernels.xla import Part
-from paxkv.engine.kernels import Kernels
-from paxkv.engine.packing import Packing
+from paxkv.engine.runner.attention import Kernels
+from paxkv.engine.runner.packing import Packing
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import (
     Pages,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from paxkv.engine.embedding_request import EmbeddingRequest
+from paxkv.engine.embedding import EmbeddingRequest
 from paxkv.engine.request import Request
-from paxkv.engine.runner import Runner
-from paxkv.engine.schedule import Schedule
+from paxkv.engine.runner.runner import Runner
+from paxkv.engine.scheduler.output import Schedule
 from paxkv.outputs import token_logprobs
 from paxkv.text.detokenizer import CONTEXT_TOKENS
 

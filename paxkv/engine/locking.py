@@ -1,11 +1,75 @@
-"""Signals that wait for the end of a call."""
+"""Calls into an engine: one at a time, and each as a whole."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+from paxkv.engine.engine import Engine
+from paxkv.engine.request import Request
+
+T = TypeVar("T")
+
+
+class Turns:
+    """Lets threads share an engine, and nothing cut a call into it in two.
+
+    Threads take turns. Ctrl-C and other signals wait for the end of a turn. So does an abort that
+    comes inside a turn of the same thread, from a stream that the garbage collector closes.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turn = threading.RLock()
+        self._depth = 0
+        self._leaving: deque[str] = deque()
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Queue requests."""
+        with self._taken():
+            for request in requests:
+                self._engine.add(request)
+
+    def step(self) -> list[Request]:
+        """`Engine.step`."""
+        return self.call(self._engine.step)
+
+    def abort(self, requests: Sequence[Request]) -> None:
+        """End what has not ended, and let the step in flight land."""
+        self._leaving.extend(request.request_id for request in requests)
+        with self._taken():
+            pass
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What `function`, which looks into the engine or changes it, returns."""
+        with self._taken():
+            return function()
+
+    @contextmanager
+    def _taken(self) -> Iterator[None]:
+        with HeldSignals(), self._turn:
+            self._depth += 1
+            try:
+                yield
+            finally:
+                try:
+                    if self._depth == 1:
+                        self._let_go()
+                finally:
+                    self._depth -= 1
+
+    def _let_go(self) -> None:
+        if not self._leaving:
+            return
+        while self._leaving:
+            self._engine.abort(self._leaving.popleft())
+        self._engine.step()
+
 
 # What people stop a program with, or a call that takes too long.
 HELD = tuple(

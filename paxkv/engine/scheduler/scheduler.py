@@ -6,16 +6,12 @@ import time
 from collections.abc import Callable
 from itertools import chain
 
-from paxkv.engine.buckets import Buckets
 from paxkv.engine.config import Limits
-from paxkv.engine.order import Order
-from paxkv.engine.policy import Policy
-from paxkv.engine.preemption import Preemption
-from paxkv.engine.prompt_budget import PromptBudget
-from paxkv.engine.prompt_delay import PromptDelay
-from paxkv.engine.queues import Queues, blocks_in_all, rows_of, set_origins
 from paxkv.engine.request import Request
-from paxkv.engine.schedule import Advance, Draw, Schedule
+from paxkv.engine.runner.buckets import Buckets
+from paxkv.engine.scheduler.output import Advance, Draw, Schedule
+from paxkv.engine.scheduler.policy import Order, Policy, PromptBudget, PromptDelay
+from paxkv.engine.scheduler.queues import Preemption, Queues, blocks_in_all, rows_of, set_origins
 from paxkv.engine.sequence import Sequence
 from paxkv.memory import BlockManager
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, insort
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paxkv.engine.order import rank
-from paxkv.engine.preemption import Preemption
-from paxkv.engine.searches import Regrouping
+from paxkv.engine.beam.request import Regrouping
+from paxkv.engine.config import PreemptionMode
+from paxkv.engine.scheduler.policy import rank
 from paxkv.engine.sequence import Sequence
 from paxkv.memory import Admission, BlockManager
+
+if TYPE_CHECKING:
+    from paxkv.engine.runner.runner import Runner
 
 
 class Queues:
@@ -180,3 +186,43 @@ def _leave(queue: list[Sequence], sequence: Sequence) -> None:
     place = bisect_left(queue, rank(sequence), key=rank)
     if place < len(queue) and queue[place] is sequence:
         del queue[place]
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """How to choose.
+
+    With "auto" sequences are swapped if carrying their pages out and in takes less time than
+    computing their tokens again. Pages that others keep on the device count for neither. Both
+    speeds are measured once, when the engine starts: a chunk of pages carried there and back, and
+    the smallest step of prompt tokens. That step has no context to attend to, so the measure
+    favours recomputing somewhat for long sequences.
+
+    mode: see `EngineConfig`. seconds_per_page: one way. seconds_per_token: in a prompt.
+    """
+
+    mode: PreemptionMode = "recompute"
+    seconds_per_page: float = 0.0
+    seconds_per_token: float = 0.0
+
+    @classmethod
+    def measured(cls, mode: PreemptionMode, runner: Runner) -> Preemption:
+        if mode != "auto":
+            return cls(mode)
+        found = cls(mode, runner.seconds_per_page(), runner.seconds_per_token())
+        logger.info(
+            "preemption_mode=auto: %.3g s to carry a page, %.3g s to compute a token",
+            found.seconds_per_page,
+            found.seconds_per_token,
+        )
+        return found
+
+    def swaps(self, memory: BlockManager, rows: list[int]) -> bool:
+        """Whether the sequences in `rows` should be swapped together, if host memory has room."""
+        if self.mode != "auto":
+            return self.mode == "swap"
+        pages, tokens = memory.swap.cost(rows)
+        return pages * self.seconds_per_page < tokens * self.seconds_per_token

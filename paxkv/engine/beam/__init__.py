@@ -1,0 +1,1 @@
+"""Beam search by transformers' rule."""

@@ -1,0 +1,1 @@
+"""Everything on the device: programs, their inputs, and the state between steps."""

@@ -1,0 +1,1 @@
+"""Which sequences advance in the next step, and who is preempted."""

@@ -1,0 +1,167 @@
+"""How the scheduler chooses, beside first come, first served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from paxkv.engine.config import EngineConfig
+from paxkv.engine.request import Request
+from paxkv.engine.sequence import Sequence
+
+LONG_PREFILL_SHARE = 0.04  # of max_model_len, as vLLM has it
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The scheduling options of an engine, every default replaced; see `EngineConfig`.
+
+    delay_factor: prompts wait so many times the last prompt's latency. aging_steps: steps of
+    waiting that are worth one level of priority, None for never. length_aware: shorter ones first
+    among `max_num_seqs` arrivals in a row. partial_prefills, long_partial_prefills: prompts that
+    share a step's budget; those with more than long_prefill_tokens left are long, 0 for none.
+    """
+
+    delay_factor: float = 0.0
+    aging_steps: int | None = None
+    length_aware: bool = False
+    partial_prefills: int = 1
+    long_partial_prefills: int = 1
+    long_prefill_tokens: int = 0
+
+    @classmethod
+    def of(cls, options: EngineConfig, max_model_len: int) -> Policy:
+        """Raises ValueError if the options contradict each other or the model's length."""
+        partial, long = options.max_num_partial_prefills, options.max_long_partial_prefills
+        threshold = options.long_prefill_token_threshold
+        if partial > 1 and not options.enable_chunked_prefill:
+            raise ValueError(
+                f"max_num_partial_prefills={partial} needs enable_chunked_prefill=True: prompts "
+                "share a step in chunks"
+            )
+        if long > partial:
+            raise ValueError(
+                f"max_long_partial_prefills={long} must be at most "
+                f"max_num_partial_prefills={partial}"
+            )
+        if threshold > max_model_len:
+            raise ValueError(
+                f"long_prefill_token_threshold={threshold} must be at most "
+                f"max_model_len={max_model_len}"
+            )
+        return cls(
+            delay_factor=float(options.scheduler_delay_factor),
+            aging_steps=options.priority_aging_steps,
+            length_aware=options.length_aware,
+            partial_prefills=partial,
+            long_partial_prefills=long,
+            long_prefill_tokens=threshold
+            or (int(max_model_len * LONG_PREFILL_SHARE) if partial > 1 else 0),
+        )
+
+
+Place = tuple[int, int, int, int]
+
+
+class Order:
+    """Places requests in line: larger priority first, then earlier arrival.
+
+    A place is given once, when a request is queued, and never changes; so nobody has to be sorted
+    again, and only finitely many later arrivals can ever stand before a request:
+
+    - With ageing a request rises by one level of priority every `aging_steps` steps. All who wait
+      rise alike, so what counts is who started how much earlier: the level at time 0. A newcomer
+      whose priority is higher by p passes those that came at most (p + 1) * aging_steps steps
+      before it, and nobody else.
+    - Grouped by length, requests of one level are lined up by the power of two their prompt and
+      max_tokens stay below, but only among `group` arrivals in a row: those of the next group come
+      later, however short.
+    """
+
+    def __init__(self, policy: Policy, group: int) -> None:
+        self._aging_steps = policy.aging_steps
+        self._group = group if policy.length_aware else 1
+
+    def place(self, request: Request, step: int) -> Place:
+        """step: steps scheduled before the request was queued."""
+        level = -request.params.priority
+        if self._aging_steps is not None:
+            level += step // self._aging_steps
+        longest = request.num_prompt + request.max_tokens
+        size = longest.bit_length() if self._group > 1 else 0
+        return level, request.arrival // self._group, size, request.arrival
+
+
+def rank(sequence: Sequence) -> tuple[int, ...]:
+    """Smaller runs first and is preempted last: its request's place, then the elder child."""
+    return (*sequence.request.place, sequence.index)
+
+
+class PromptDelay:
+    """vLLM's `scheduler_delay_factor`: while others run, no prompt is admitted before the oldest
+    that waits has waited longer than `factor` times what the last step with a prompt took.
+
+    clock: seconds, on the scale of `Request.arrival_time`.
+    latency: seconds of that step, 0 before there was one.
+    """
+
+    def __init__(self, factor: float, clock: Callable[[], float]) -> None:
+        self._factor = factor
+        self._clock = clock
+        self.latency = 0.0
+        self._last_end = float("-inf")
+
+    def ended(self, start: float, had_prompt: bool) -> None:
+        """A step scheduled at `start` is over; the device began it when the one before ended."""
+        now = self._clock()
+        if had_prompt:
+            self.latency = now - max(start, self._last_end)
+        self._last_end = now
+
+    def holds_back(self, waiting: Iterable[Sequence]) -> bool:
+        if not self._factor or not self.latency:
+            return False
+        oldest = min(sequence.request.arrival_time for sequence in waiting)
+        return self._clock() - oldest <= self._factor * self.latency
+
+
+class PromptBudget:
+    """Equal shares for up to `max_num_partial_prefills` prompts that a step does not complete.
+
+    A prompt that is done within its share leaves the rest of it to others, so short prompts are
+    not stalled by a long one before them. Of the long ones, `max_long_partial_prefills` have a
+    share; one more gets a single token, which keeps its place in line: nobody is passed over. What
+    is left in the end goes to the first in line.
+
+    left: tokens.
+    """
+
+    def __init__(self, policy: Policy, tokens: int) -> None:
+        self.left = tokens
+        self._policy = policy
+        self._shares = policy.partial_prefills
+        self._long_shares = policy.long_partial_prefills
+
+    @property
+    def spent(self) -> bool:
+        """Nothing is left for another prompt."""
+        return not self.left or not self._shares
+
+    def share(self, remaining: int) -> int:
+        """Tokens that a prompt with `remaining` to compute may have; 0 if spent."""
+        if self.spent:
+            return 0
+        if self._is_long(remaining) and not self._long_shares:
+            return 1
+        return -(-self.left // self._shares)
+
+    def take(self, remaining: int, count: int) -> None:
+        """`count` tokens go to a prompt that had `remaining`."""
+        parked = self._is_long(remaining) and not self._long_shares
+        self.left -= count
+        if count < remaining and not parked:
+            self._shares -= 1
+            self._long_shares -= self._is_long(remaining)
+
+    def _is_long(self, remaining: int) -> bool:
+        return 0 < self._policy.long_prefill_tokens < remaining
