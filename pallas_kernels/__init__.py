@@ -11,9 +11,9 @@ from pallas_kernels.api import (
     ragged_paged_attention,
     write_kv,
 )
-from pallas_kernels.choice import Call, Choice, choose
-from pallas_kernels.matmul import quantized_matmul
-from pallas_kernels.quantized_weight import (
+from pallas_kernels.dispatch import Call, Choice, choose
+from pallas_kernels.quantized.matmul import quantized_matmul
+from pallas_kernels.quantized.weight import (
     QuantizedWeight,
     from_awq,
     from_gptq,

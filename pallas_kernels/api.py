@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import xla
-from pallas_kernels.choice import Call, choose, module_of
+from pallas_kernels.dispatch import Call, choose, module_of
 
 Array = jax.Array
 

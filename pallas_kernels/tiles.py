@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.choice import Call
+from pallas_kernels.dispatch import Call
 
 Array = jax.Array
 

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pallas_kernels.choice import Call
+from pallas_kernels.dispatch import Call
 
 FORMAT = 1
 

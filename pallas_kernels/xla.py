@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.quantise import quantise
+from pallas_kernels.quantized.activations import quantise
 
 Array = jax.Array
 

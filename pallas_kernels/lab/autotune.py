@@ -15,7 +15,7 @@ import jax
 
 from pallas_kernels import tuned
 from pallas_kernels.api import call_of, ragged_paged_attention
-from pallas_kernels.choice import Call, choose
+from pallas_kernels.dispatch import Call, choose
 from pallas_kernels.lab.bench import Step
 from pallas_kernels.lab.clock import copies_for, measure
 from pallas_kernels.triton import Config

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.lab.oracle import attention
-from pallas_kernels.quantise import largest
+from pallas_kernels.quantized.activations import largest
 
 Attend = Callable[..., Any]
 

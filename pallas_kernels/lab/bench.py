@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.api import call_of, ragged_paged_attention
-from pallas_kernels.choice import BACK_ENDS, choose, current_target
+from pallas_kernels.dispatch import BACK_ENDS, choose, current_target
 from pallas_kernels.lab.clock import Timing, copies_for, measure
 from pallas_kernels.roofline import CHIPS, Chip, Heads, best_splits, decode, prefill
 

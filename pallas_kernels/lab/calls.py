@@ -22,8 +22,8 @@ from pallas_kernels.lab.ideals import (
 )
 from pallas_kernels.lab.launches import Launch
 from pallas_kernels.lab.programs import HEADS
-from pallas_kernels.matmul import quantized_matmul
-from pallas_kernels.quantized_weight import QuantizedWeight
+from pallas_kernels.quantized.matmul import quantized_matmul
+from pallas_kernels.quantized.weight import QuantizedWeight
 
 # An index that nobody may follow: outside every pool here, in 32-bit arithmetic too.
 NOWHERE = 20011

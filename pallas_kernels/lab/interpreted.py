@@ -23,11 +23,11 @@ from pallas_kernels.api import (
     ragged_paged_attention,
     write_kv,
 )
-from pallas_kernels.choice import module_of
+from pallas_kernels.dispatch import module_of
 from pallas_kernels.lab.battery import Case, Problem, build, compare
 from pallas_kernels.lab.programs import HEADS
-from pallas_kernels.matmul import quantized_matmul
-from pallas_kernels.quantized_weight import pack
+from pallas_kernels.quantized.matmul import quantized_matmul
+from pallas_kernels.quantized.weight import pack
 
 _FAR = 1 << 20
 # Sums over 256 dimensions are rounded more often than the battery's.

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.api import cascade_attention, copy_pages, ragged_paged_attention, write_kv
-from pallas_kernels.matmul import quantized_matmul
 from pallas_kernels.mosaic import HEAD_DIMS
-from pallas_kernels.quantized_weight import QuantizedWeight
+from pallas_kernels.quantized.matmul import quantized_matmul
+from pallas_kernels.quantized.weight import QuantizedWeight
 
 # head_dim: (heads, key heads)
 HEADS = {64: (9, 3), 80: (32, 32), 96: (32, 8), 128: (32, 8), 256: (16, 8)}

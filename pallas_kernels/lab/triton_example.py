@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.choice import current_target
+from pallas_kernels.dispatch import current_target
 
 KEYS = 32
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from pallas_kernels.choice import Call
+from pallas_kernels.dispatch import Call
 from pallas_kernels.mosaic.tuning import ROWS, Config, copied_rows, shared_memory
 
 HEAD_DIMS = (64, 80, 96, 128)

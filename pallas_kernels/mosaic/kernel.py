@@ -19,7 +19,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.choice import current_target
+from pallas_kernels.dispatch import current_target
 from pallas_kernels.mosaic.tuning import ROWS, Tile, copied_rows
 
 Array = jax.Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallas_kernels.choice import Call
+from pallas_kernels.dispatch import Call
 from pallas_kernels.tiles import splits_for
 
 # Rows of one wgmma, and so of a warpgroup.

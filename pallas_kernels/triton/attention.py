@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.api import call_of
-from pallas_kernels.choice import current_target
+from pallas_kernels.dispatch import current_target
 from pallas_kernels.tiles import Tiles, cut
 from pallas_kernels.triton.merge import merge_splits
 from pallas_kernels.triton.tuning import Config, Tile, padded

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.choice import current_target
+from pallas_kernels.dispatch import current_target
 from pallas_kernels.triton.tuning import padded
 
 Array = jax.Array

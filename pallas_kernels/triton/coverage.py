@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pallas_kernels.choice import Call
+from pallas_kernels.dispatch import Call
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _PAGE_DTYPES = (*_DTYPES, "int8", "float8_e4m3fn", "float8_e5m2")

@@ -17,8 +17,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.choice import current_target
-from pallas_kernels.quantized_weight import QuantizedWeight
+from pallas_kernels.dispatch import current_target
+from pallas_kernels.quantized.weight import QuantizedWeight
 from pallas_kernels.triton.tuning import padded
 
 Array = jax.Array

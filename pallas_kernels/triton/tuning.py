@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pallas_kernels import tuned
-from pallas_kernels.choice import Call
+from pallas_kernels.dispatch import Call
 from pallas_kernels.tiles import splits_for
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import QuantizedWeight, from_awq, from_gptq, quantize_weight, quantized_matmul
-from pallas_kernels.quantized_weight import pack
+from pallas_kernels.quantized.weight import pack
 from pallas_kernels.triton.matmul import Config
 from tests.kernels.test_lowering import KERNEL, MESH
 

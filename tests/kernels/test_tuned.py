@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import triton, tuned
-from pallas_kernels.choice import Call
+from pallas_kernels.dispatch import Call
 from pallas_kernels.lab import autotune as tuner
 from pallas_kernels.lab.bench import Step
 

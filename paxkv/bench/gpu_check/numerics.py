@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from pallas_kernels import ragged_paged_attention
-from pallas_kernels.choice import BACK_ENDS
+from pallas_kernels.dispatch import BACK_ENDS
 from pallas_kernels.lab.battery import CASES, check
 from pallas_kernels.lab.interpreted import checks
 from paxkv.bench.gpu_check.sizes import Sizes

@@ -21,7 +21,8 @@ import jax
 from jax import export
 
 import pallas_kernels
-from pallas_kernels import choice, tuned
+from pallas_kernels import dispatch as choice
+from pallas_kernels import tuned
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.choice import current_target
-from pallas_kernels.quantized_weight import QuantizedWeight
+from pallas_kernels.dispatch import current_target
+from pallas_kernels.quantized.weight import QuantizedWeight
 
 Array = jax.Array
 

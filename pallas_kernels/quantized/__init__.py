@@ -1,0 +1,1 @@
+"""Weights and activations of 4 and 8 bits."""
