@@ -29,9 +29,9 @@ def run(args: argparse.Namespace) -> int:
 
     settings = ServerSettings(**_with_environment(given_values(args, ServerSettings)))
     limits = RequestLimits(**given_values(args, RequestLimits))
-    from paxkv.server.request_log import configure_logging
+    from paxkv.server.middleware.request_log import configure_logging
+    from paxkv.server.middleware.tls import tls_context
     from paxkv.server.running import listen, serve
-    from paxkv.server.tls import tls_context
 
     configure_logging(settings.log_format == "json", settings.log_level)
     settings.keys()  # files that cannot be used are said before the model is loaded

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from paxkv.outputs import RequestOutput
-from paxkv.server.bodies import GenerationBody
-from paxkv.server.call import Call
+from paxkv.server.deltas import Piece
 from paxkv.server.errors import ApiError, ClientGone
-from paxkv.server.grammar_queue import NotCompiled
-from paxkv.server.news import Piece
+from paxkv.server.grammar.queue import NotCompiled
+from paxkv.server.pending_request import Call
+from paxkv.server.schemas import GenerationBody
 from paxkv.server.service import Service
 
 T = TypeVar("T")

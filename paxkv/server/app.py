@@ -14,29 +14,29 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from paxkv.server import (
+from paxkv.server.engine_loop import EngineLoop
+from paxkv.server.errors import ApiError, BadRequest, HttpError
+from paxkv.server.limits import RequestLimits
+from paxkv.server.metrics import registry as metrics
+from paxkv.server.metrics.spans import RequestSpans, TraceHeaders, otlp_exporter
+from paxkv.server.middleware.auth import KeyGuard
+from paxkv.server.middleware.backlog import Backlog
+from paxkv.server.middleware.body_limit import BodyLimit
+from paxkv.server.middleware.fault_answer import FaultAnswer
+from paxkv.server.middleware.header_limit import HeaderLimit
+from paxkv.server.middleware.request_log import RequestLog
+from paxkv.server.page import routes as page_routes
+from paxkv.server.routes import (
     admin,
     chat,
     completions,
     embeddings,
-    metrics,
     plain_generation,
     status,
     tokenization,
 )
-from paxkv.server.backlog import Backlog
-from paxkv.server.body_limit import BodyLimit
-from paxkv.server.engine_loop import EngineLoop
-from paxkv.server.errors import ApiError, BadRequest, HttpError
-from paxkv.server.fault_answer import FaultAnswer
-from paxkv.server.header_limit import HeaderLimit
-from paxkv.server.keys import KeyGuard
-from paxkv.server.limits import RequestLimits
-from paxkv.server.page import routes as page_routes
-from paxkv.server.request_log import RequestLog
 from paxkv.server.service import Model, Service
 from paxkv.server.settings import ServerSettings
-from paxkv.server.spans import RequestSpans, TraceHeaders, otlp_exporter
 
 ROUTERS = (
     completions,

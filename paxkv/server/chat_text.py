@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from paxkv.server.tool_calls import CallReader, ToolCall
+from paxkv.server.tools.tool_calls import CallReader, ToolCall
 
 
 class ChatText:

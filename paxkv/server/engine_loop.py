@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar
 
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
-from paxkv.server.backlog import Backlog
-from paxkv.server.call import Call
+from paxkv.server.deltas import News, Watcher
 from paxkv.server.errors import ApiError, DeadlineExceeded, Overloaded, Unavailable
-from paxkv.server.news import News, Watcher
+from paxkv.server.middleware.backlog import Backlog
+from paxkv.server.pending_request import Call
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from pydantic import WithJsonSchema
 
 from paxkv.engine.request import Request
 from paxkv.sampling.sampling_params import SamplingParams
-from paxkv.server.bodies import SAMPLING_FIELDS
 from paxkv.server.errors import BadRequest, bad_request
 from paxkv.server.limits import RequestLimits
+from paxkv.server.schemas import SAMPLING_FIELDS
 from paxkv.validation import shown
 
 R = TypeVar("R", bound=Request)

@@ -13,10 +13,10 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from paxkv.server.accept_log import AcceptLog
-from paxkv.server.protocol import PatientProtocol
+from paxkv.server.middleware.accept_log import AcceptLog
+from paxkv.server.middleware.http_protocol import PatientProtocol
+from paxkv.server.middleware.tls import TlsProtocol, tls_context
 from paxkv.server.service import Service
-from paxkv.server.tls import TlsProtocol, tls_context
 
 logger = logging.getLogger(__name__)
 

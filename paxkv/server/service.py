@@ -16,12 +16,12 @@ from paxkv.engine.request import Request
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.sampling.structured_outputs import StructuredOutputsParams
 from paxkv.server import prompts
-from paxkv.server.bodies import GenerationBody
-from paxkv.server.call import Call
 from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import BadRequest, NotFound
-from paxkv.server.grammar_queue import GrammarQueue, NotCompiled
+from paxkv.server.grammar.queue import GrammarQueue, NotCompiled
 from paxkv.server.limits import RequestLimits
+from paxkv.server.pending_request import Call
+from paxkv.server.schemas import GenerationBody
 from paxkv.server.settings import ServerSettings
 from paxkv.server.truncation import Truncation
 from paxkv.text.tokenizer import Tokenizer

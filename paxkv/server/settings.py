@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from paxkv.server.keys import Keys, gather_keys
+from paxkv.server.middleware.auth import Keys, gather_keys
 
 
 @dataclass(frozen=True)

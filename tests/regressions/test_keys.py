@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from paxkv.cli.serve import _with_environment
-from paxkv.server.keys import OPEN_PATHS, Keys, gather_keys
+from paxkv.server.middleware.auth import OPEN_PATHS, Keys, gather_keys
 from paxkv.server.settings import ServerSettings
 from tests.server.tiny_server import Client, TinyServer, chat, completion, serving
 
@@ -72,7 +72,7 @@ def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
         compared.append((len(one), len(other)))
         return own(one, other)
 
-    monkeypatch.setattr("paxkv.server.keys.hmac.compare_digest", note)
+    monkeypatch.setattr("paxkv.server.middleware.auth.hmac.compare_digest", note)
     keys = Keys(["a", "b" * 500, "c"])
     for given in (b"Bearer a", b"Bearer c", b"Bearer x", b"Bearer ", b"Basic a", b"", b"b" * 9000):
         compared.clear()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paxkv.server.figures import fragmentation
-from paxkv.server.recent_mean import RecentMean
+from paxkv.server.metrics.engine_snapshot import fragmentation
+from paxkv.server.metrics.recent_mean import RecentMean
 from tests.server.tiny_server import TinyModel, TinyServer, chat, completion, serving
 
 LABELS = {"model_name": "tiny", "engine": "0"}

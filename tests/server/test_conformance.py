@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from paxkv.server.bodies import SAMPLING_FIELDS
+from paxkv.server.schemas import SAMPLING_FIELDS
 from tests.server.tiny_server import TinyServer
 
 schemathesis = pytest.importorskip("schemathesis")

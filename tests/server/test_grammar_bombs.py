@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from paxkv.sampling.structured_outputs import StructuredOutputsParams
-from paxkv.server.grammar_trial import GrammarTrial
+from paxkv.server.grammar.trial import GrammarTrial
 from paxkv.server.limits import RequestLimits
 from tests.server.tiny_server import TinyServer, chat, completion, serving
 

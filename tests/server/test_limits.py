@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paxkv.server.limits import RequestLimits
-from paxkv.server.request_log import LogFormatter
+from paxkv.server.middleware.request_log import LogFormatter
 from paxkv.server.settings import ServerSettings
 from tests.server.tiny_server import TinyServer, chat, completion, serving
 

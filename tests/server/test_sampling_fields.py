@@ -8,7 +8,7 @@ import pytest
 
 from paxkv.engine.request import Request
 from paxkv.sampling.sampling_params import SamplingParams
-from paxkv.server.bodies import SAMPLING_FIELDS
+from paxkv.server.schemas import SAMPLING_FIELDS
 from tests.server.tiny_server import TinyServer
 
 BEAMS = {"use_beam_search": True, "temperature": 0, "n": 2}

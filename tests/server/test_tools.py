@@ -9,7 +9,7 @@ import pytest
 
 from paxkv.server.chat_text import ChatText
 from paxkv.server.settings import ServerSettings
-from paxkv.server.tool_calls import HermesCalls, ListOfCalls, LlamaCalls, format_of_template
+from paxkv.server.tools.tool_calls import HermesCalls, ListOfCalls, LlamaCalls, format_of_template
 from tests.server.tiny_server import NAME, TinyServer, chat, forced, serving, tokenizer
 
 CHAT = "/v1/chat/completions"

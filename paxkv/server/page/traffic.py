@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from paxkv.engine.request import Request
-from paxkv.server.news import News
+from paxkv.server.deltas import News
 
 KEPT_FIRST_TOKENS = 256
 

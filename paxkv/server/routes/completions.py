@@ -13,11 +13,11 @@ from starlette.responses import Response
 from paxkv.engine.request import Request
 from paxkv.outputs import CompletionOutput, RequestOutput
 from paxkv.server.answers import answer, prepared
-from paxkv.server.bodies import GenerationBody
+from paxkv.server.deltas import Piece
 from paxkv.server.errors import BadRequest
 from paxkv.server.logprobs import CompletionLogprobs, prompt_logprobs
-from paxkv.server.news import Piece
 from paxkv.server.prompts import Prompts, prompt_list, sampling_params
+from paxkv.server.schemas import GenerationBody
 from paxkv.server.service import Service, new_id, usage
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paxkv.engine.request import Request
-from paxkv.server.news import News
+from paxkv.server.deltas import News
 
 NAME = "llm_request"
 TRACE_HEADERS = (b"traceparent", b"tracestate")

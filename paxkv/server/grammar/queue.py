@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from paxkv.sampling.structured_outputs import StructuredOutputsParams
 from paxkv.server.errors import BadRequest, Overloaded
-from paxkv.server.grammar_trial import GrammarTrial
+from paxkv.server.grammar.trial import GrammarTrial
 from paxkv.text.grammar import Grammars
 
 

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from paxkv.engine.request import Request
 from paxkv.outputs import RequestOutput
 from paxkv.server.answers import answer, prepared
-from paxkv.server.bodies import GenerationBody
+from paxkv.server.deltas import Piece
 from paxkv.server.errors import BadRequest
-from paxkv.server.news import Piece
 from paxkv.server.prompts import Prompts, prompt_list, sampling_params
+from paxkv.server.schemas import GenerationBody
 from paxkv.server.service import Service, new_id, usage
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from paxkv.server.protocol import PatientProtocol
+from paxkv.server.middleware.http_protocol import PatientProtocol
 from paxkv.server.settings import ServerSettings
 
 

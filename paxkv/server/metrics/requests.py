@@ -7,9 +7,9 @@ import itertools
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from paxkv.engine.request import Request
-from paxkv.server.engine_metrics import ENGINE, LABELS
-from paxkv.server.news import News
-from paxkv.server.recent_mean import RecentMean
+from paxkv.server.deltas import News
+from paxkv.server.metrics.engine import ENGINE, LABELS
+from paxkv.server.metrics.recent_mean import RecentMean
 
 # vLLM's buckets, in seconds and tokens.
 FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from paxkv.server.tools import Tools
+from paxkv.server.tools.definitions import Tools
 
 CallFormat = Literal["hermes", "llama3_json"]
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from paxkv.engine.request import Request
+from paxkv.server.deltas import News, Piece
 from paxkv.server.errors import ApiError, BadRequest, EngineFault
-from paxkv.server.news import News, Piece
 
 
 class Call:

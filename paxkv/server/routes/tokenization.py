@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from paxkv import validation as checks
 from paxkv.server.answers import json_response
-from paxkv.server.bodies import Body
-from paxkv.server.conversations import Messages, conversation_ids
+from paxkv.server.chat_prompt import Messages, conversation_ids
 from paxkv.server.errors import BadRequest
+from paxkv.server.schemas import Body
 from paxkv.server.service import Service
-from paxkv.server.tools import Tools
+from paxkv.server.tools.definitions import Tools
 
 
 class TokenizeBody(Body):

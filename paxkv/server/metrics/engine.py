@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from paxkv.server.figures import Figures, memory_utilization
+from paxkv.server.metrics.engine_snapshot import Figures, memory_utilization
 
 LABELS = ("model_name", "engine")
 ENGINE = "0"

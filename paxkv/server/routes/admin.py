@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from paxkv.server.answers import json_response
-from paxkv.server.keys import ADMIN_PREFIX
+from paxkv.server.middleware.auth import ADMIN_PREFIX
 from paxkv.server.service import Service
 
 

@@ -15,10 +15,10 @@ from prometheus_client import (
 )
 from starlette.responses import Response
 
-from paxkv.server.engine_metrics import EngineMetrics
 from paxkv.server.errors import Unavailable
-from paxkv.server.figures import Figures
-from paxkv.server.request_metrics import RequestMetrics
+from paxkv.server.metrics.engine import EngineMetrics
+from paxkv.server.metrics.engine_snapshot import Figures
+from paxkv.server.metrics.requests import RequestMetrics
 from paxkv.server.service import Service
 
 PATIENCE = 1.0

@@ -13,16 +13,16 @@ from starlette.responses import Response
 from paxkv.engine.request import Request
 from paxkv.outputs import CompletionOutput, RequestOutput
 from paxkv.server.answers import answer, prepared
-from paxkv.server.bodies import GenerationBody
+from paxkv.server.chat_prompt import Messages, conversation_ids, own_words
 from paxkv.server.chat_text import ChatText
-from paxkv.server.conversations import Messages, conversation_ids, own_words
+from paxkv.server.deltas import Piece
 from paxkv.server.errors import BadRequest
 from paxkv.server.logprobs import chat_logprobs, prompt_logprobs
-from paxkv.server.news import Piece
 from paxkv.server.prompts import sampling_params
+from paxkv.server.schemas import GenerationBody
 from paxkv.server.service import Service, new_id, usage
-from paxkv.server.tool_calls import call_reader, format_of_template
-from paxkv.server.tools import Tools
+from paxkv.server.tools.definitions import Tools
+from paxkv.server.tools.tool_calls import call_reader, format_of_template
 from paxkv.validation import shown
 
 

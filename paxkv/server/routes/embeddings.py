@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from paxkv.engine.embedding import EmbeddingRequest, PoolingParams
 from paxkv.server.answers import to_json, unless_gone
-from paxkv.server.bodies import Body
 from paxkv.server.errors import BadRequest, bad_request
 from paxkv.server.prompts import Prompts, admit, prompt_list
+from paxkv.server.schemas import Body
 from paxkv.server.service import Service, new_id
 
 FORMATS = ("float", "base64")

@@ -1,0 +1,1 @@
+"""Compiling grammars without stalling the server."""

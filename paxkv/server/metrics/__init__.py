@@ -1,0 +1,1 @@
+"""Prometheus metrics, engine snapshots and trace spans."""

@@ -1,0 +1,1 @@
+"""What stands between a connection and its route."""

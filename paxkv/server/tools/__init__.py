@@ -1,0 +1,1 @@
+"""Tool definitions and the calls a model makes."""
