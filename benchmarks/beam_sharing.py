@@ -30,7 +30,7 @@ def share_saved(llm: LLM, lines: list[dict[str, Any]], fields: dict[str, Any]) -
         params = SamplingParams(
             max_tokens=line["max_tokens"], ignore_eos=True, detokenize=False, **fields
         )
-        engine.add(llm.admitter.request(line["prompt"], params))
+        engine.add(llm.input_processor.request(line["prompt"], params))
     uses = []
     while engine.has_work:
         engine.step()

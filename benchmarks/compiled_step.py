@@ -30,7 +30,7 @@ from paxkv.cache.pages import PageLayout
 from paxkv.engine.config import Limits
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
-from paxkv.engine.runner.compiled_programs import ProgramTable
+from paxkv.engine.runner.compiled_programs import CompiledPrograms
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.models.rope import rope_parameters
@@ -116,7 +116,7 @@ class Ahead:
             return traced.lower(lowering_platforms=("cuda",)).compile()
 
 
-def table(config: ModelConfig, target: Ahead, backend: str, page_dtype: str) -> ProgramTable:
+def table(config: ModelConfig, target: Ahead, backend: str, page_dtype: str) -> CompiledPrograms:
     """The engine's own programs over shapes alone."""
     dtype, pages = np.dtype(jax.numpy.bfloat16), np.dtype(page_dtype)
     params = jax.tree.map(
@@ -127,12 +127,12 @@ def table(config: ModelConfig, target: Ahead, backend: str, page_dtype: str) -> 
     with jax.sharding.use_abstract_mesh(target.mesh):
         kernels = Kernels.choose(backend, config, LIMITS, dtype, pages)
     inv_freq, factor = rope_parameters(config, LIMITS.max_model_len)
-    found = ProgramTable(
+    found = CompiledPrograms(
         params,
         config,
         LIMITS,
         rope=Rope(tuple(inv_freq.tolist()), factor),
-        layout=PageLayout.of(config, LIMITS.block_size, pages, kernels.keys_by_dim),
+        layout=PageLayout.of(config, LIMITS.block_size, pages, kernels.transposed_keys),
         num_pages=LIMITS.num_blocks + 1,
         buckets=Buckets.choose(LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens),
         kernels=kernels,

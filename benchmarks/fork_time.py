@@ -23,7 +23,7 @@ import numpy as np
 from stub_engine import MODEL, PROMPT_TOKENS, StubCompiler, stub_engine
 from timing import Clock, arguments, in_milliseconds, write
 
-from paxkv.engine.input_processor import Admitter
+from paxkv.engine.input_processor import InputProcessor
 from paxkv.sampling.sampling_params import SamplingParams
 
 OUTPUT_TOKENS = 128
@@ -71,7 +71,7 @@ class Searches:
             SMALL,
             lambda engine: BeamCompiler(engine.limits.beam_candidates),
         )
-        self._admitter = Admitter(self.engine, SMALL, None)
+        self._input_processor = InputProcessor(self.engine, SMALL, None)
         self._random = np.random.default_rng(1)
         self._width = width
         self.advanced = 0
@@ -88,7 +88,7 @@ class Searches:
             ignore_eos=True,
             detokenize=False,
         )
-        self.engine.add(self._admitter.request({"prompt_token_ids": prompt}, params))
+        self.engine.add(self._input_processor.request({"prompt_token_ids": prompt}, params))
 
     def step(self) -> None:
         for request in self.engine.step():

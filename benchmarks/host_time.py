@@ -3,7 +3,7 @@
     python benchmarks/host_time.py [--running 64 256] [--steps 200] [--json OUT]
 
 Everything the host does in a step is real: scheduling, block tables, the prefix cache, building
-the step plan and the rows of the draw, committing tokens and stop rules. Token ids go in and come
+the step plan and the rows of the sample, committing tokens and stop rules. Token ids go in and come
 out, so no text is made. Each engine first takes in all its requests; then every step advances
 each of them by one token, and those steps are timed.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from stub_engine import MODEL, PROMPT_TOKENS, stub_engine
 from timing import Clock, arguments, in_milliseconds, write
 
-from paxkv.engine.input_processor import Admitter
+from paxkv.engine.input_processor import InputProcessor
 from paxkv.sampling.sampling_params import SamplingParams
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ def measure(running: int, steps: int, kind: str) -> dict[str, Any]:
     params = SamplingParams(
         max_tokens=2 * steps + 32, ignore_eos=True, detokenize=False, **KINDS[kind]
     )
-    for request in Admitter(engine, MODEL, None).requests(prompts, params):
+    for request in InputProcessor(engine, MODEL, None).requests(prompts, params):
         engine.add(request)
     while engine.scheduler.waiting or engine.tokens_per_step[-1] != running:
         engine.step()
@@ -50,9 +50,9 @@ def measure(running: int, steps: int, kind: str) -> dict[str, Any]:
             raise RuntimeError(f"no step ever advanced all {running} requests")
     clock = Clock(time.perf_counter)
     clock.watch(engine.scheduler, "schedule")
-    clock.watch(engine.planner, "plan")
+    clock.watch(engine.input_builder, "plan")
     clock.watch(engine.runner, "forward", "launch")
-    clock.watch(engine.runner, "draw")
+    clock.watch(engine.runner, "sample")
     seconds, cpu_seconds = [], []
     for _ in range(steps):
         before = engine.num_steps

@@ -52,7 +52,7 @@ def step_seconds(running: int, steps: int) -> float:
     greedy = SamplingParams(temperature=0, max_tokens=steps + 8, ignore_eos=True)
     for number in range(running):
         prompt = {"prompt_token_ids": list(range(100 + number, 164 + number))}
-        llm.engine.add(llm.admitter.request(prompt, greedy, request_id=str(number)))
+        llm.engine.add(llm.input_processor.request(prompt, greedy, request_id=str(number)))
     found = []
     while llm.engine.has_work:
         start = time.perf_counter()

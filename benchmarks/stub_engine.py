@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from paxkv.engine.build import assemble
+from paxkv.engine.build import build_engine
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.engine import Engine
 from paxkv.models.config import ModelConfig
@@ -45,8 +45,8 @@ class StubCompiler:
             return lambda params, pages, tables, last, buffer: (None, None, pages, tables)
         if name.startswith("sample"):
             size = int(name[len("sample[") : -1])
-            drawn = SimpleNamespace(tokens=np.full(size, TOKEN), bad=np.zeros(size, bool))
-            return lambda head, hidden, counts, last, *_: (drawn, counts, last)
+            sampled = SimpleNamespace(tokens=np.full(size, TOKEN), bad=np.zeros(size, bool))
+            return lambda head, hidden, counts, last, *_: (sampled, counts, last)
         return lambda state, *_: state
 
 
@@ -71,6 +71,6 @@ def stub_engine(
         max_num_batched_tokens=2048,
         num_gpu_blocks_override=running * (length // 16 + 2),
     )
-    engine = assemble(Weights.of(weights), model, options)
+    engine = build_engine(Weights.of(weights), model, options)
     engine.runner.programs.compiler = make_compiler(engine)  # type: ignore[assignment]
     return engine

@@ -24,7 +24,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 class Checkpoint(ABC):
     """Weights under canonical Hugging Face names, a configuration and a tokenizer.
 
-    config: `ModelConfig`. dtype: what the weights are stored as (float32 for quantised files).
+    config: `ModelConfig`. dtype: what the weights are stored as (float32 for quantized files).
     """
 
     config: ModelConfig
@@ -40,7 +40,7 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def tensor_dtype(self, name: str) -> np.dtype:
-        """What `tensor` returns: the stored type, float32 for quantised tensors."""
+        """What `tensor` returns: the stored type, float32 for quantized tensors."""
 
     @abstractmethod
     def read(self, name: str, out: np.ndarray) -> None:

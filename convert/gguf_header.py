@@ -2,7 +2,7 @@
 
 The `gguf` library's reader makes several numpy objects per vocabulary string (4 s for 49,152 tokens
 on a slow machine); this one reads the same header in a fraction of a second. Constants, block sizes
-and dequantisation are the library's. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+and dequantization are the library's. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _tensor_kind(path: Any, name: str, raw: int) -> GGMLQuantizationType:
         raise ValueError(f"{path}: tensor {name!r} has the unknown type number {raw}") from None
     except NotImplementedError:
         raise ValueError(
-            f"{path}: tensor {name!r} has type {kind.name}, which cannot be dequantised"
+            f"{path}: tensor {name!r} has type {kind.name}, which cannot be dequantized"
         ) from None
     return kind
 

@@ -94,7 +94,7 @@ def hf_config(raw: dict[str, Any], path: Path) -> ModelConfig:
     """Configuration from config.json's content and a generation_config.json beside it.
 
     raw: the parsed config.json. path: its file, for messages and for its neighbours.
-    Raises ValueError for families, options and quantisations that are not supported.
+    Raises ValueError for families, options and quantizations that are not supported.
     """
     family = raw.get("model_type")
     if family not in _FAMILIES:

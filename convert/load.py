@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from convert.checkpoint import Checkpoint
-from paxkv.models.weights import ArraySpec, describe, plant, walk
+from paxkv.models.weights import ArraySpec, describe, set_leaf, walk
 
 _ALIGNMENT = 64
 
@@ -84,7 +84,7 @@ def load_params(
         array = put(_assemble(checkpoint, spec, kind))
         if hasattr(array, "block_until_ready"):
             array.block_until_ready()
-        plant(tree, path, array)
+        set_leaf(tree, path, array)
         done += math.prod(spec.shape) * kind.itemsize
         if progress is not None:
             progress(done, total)

@@ -34,7 +34,7 @@ def ragged_paged_attention(
     v_scale: Array | None = None,
     return_lse: bool = False,
     config: Any = None,
-    scheduled: xla.Schedule | None = None,
+    work_lists: xla.WorkLists | None = None,
     backend: str = "auto",
 ) -> Array | tuple[Array, Array]:
     """Causal attention of ragged queries over paged keys and values.
@@ -56,12 +56,12 @@ def ragged_paged_attention(
         window: a token sees at most this many positions, its own included.
         softcap: scores become `softcap * tanh(score / softcap)`.
         sinks: `[num_heads]` logits of a virtual token without a value, in every softmax.
-        k_scale, v_scale: `[num_pages, page_size, num_kv_heads]` float32 factors of quantised pages
+        k_scale, v_scale: `[num_pages, page_size, num_kv_heads]` float32 factors of quantized pages
             (int8 or 8-bit floats); both or neither.
         return_lse: also return the log-sum-exp of each row's scores, float32
             `[num_tokens, num_heads]`.
         config: the back end's own `Config`, chosen from the static shapes by default.
-        scheduled: the work list of the XLA path, if `xla.schedule` made it for all layers at once;
+        work_lists: the work list of the XLA path, if `xla.build_work_lists` made it for all layers at once;
             other back ends do not need it.
         backend: `"xla"`, `"triton"`, `"mosaic"`, or `"auto"`: the first that covers the call. On
             the CPU, `"triton"` and `"mosaic"` run in Pallas' interpreters, which are for tests.
@@ -84,7 +84,7 @@ def ragged_paged_attention(
     options = _options(q, scale, softcap, sinks, k_scale, v_scale, return_lse, config)
     options["window"] = window
     if chosen.backend == "xla":
-        options["scheduled"] = scheduled
+        options["work_lists"] = work_lists
     return module_of(chosen.backend).ragged_paged_attention(
         q, k_pages, v_pages, block_tables, kv_lens, query_start, **options
     )
@@ -152,8 +152,8 @@ def write_kv(
     outside page 0.
 
     Args:
-        k_scale, v_scale: `[num_pages, page_size, num_kv_heads]` factors of quantised pages; given,
-            what is written is quantised, a factor per token and key head.
+        k_scale, v_scale: `[num_pages, page_size, num_kv_heads]` factors of quantized pages; given,
+            what is written is quantized, a factor per token and key head.
         backend: `"triton"`, or `"xla"`, which `"mosaic"` is too: it has no kernel for this.
 
     Returns:
@@ -201,8 +201,8 @@ def merge_states(out: Array, lse: Array) -> tuple[Array, Array]:
     Returns:
         The output and log-sum-exp over all parts: 0 and -inf where every part saw nothing.
     """
-    top = jnp.max(lse, axis=0)
-    safe = jnp.where(jnp.isneginf(top), 0.0, top)
+    row_max = jnp.max(lse, axis=0)
+    safe = jnp.where(jnp.isneginf(row_max), 0.0, row_max)
     weights = jnp.exp(lse - safe)
     total = jnp.sum(weights, axis=0)
     shares = weights / jnp.where(total == 0, 1.0, total)
@@ -235,7 +235,7 @@ def call_of(
         max_pages=block_tables.shape[1],
         dtype=q.dtype,
         page_dtype=v_pages.dtype,
-        quantised=k_scale is not None,
+        quantized=k_scale is not None,
         window=window,
         softcap=softcap,
         sinks=sinks is not None,

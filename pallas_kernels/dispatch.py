@@ -58,7 +58,7 @@ class Call:
         num_tokens, num_seqs, num_heads, num_kv_heads, head_dim: sizes of the queries.
         num_pages, page_size, max_pages: of the pages; `max_pages` is the width of the block tables.
         dtype, page_dtype: of the queries and of the pages.
-        quantised: whether the pages come with factors.
+        quantized: whether the pages come with factors.
         window, softcap, sinks: the options of the same names; whether there are sinks.
         config: tuning asked for by the caller.
         target: platform the program is compiled for, `"cpu"` or `"cuda"`; by default JAX's own.
@@ -75,7 +75,7 @@ class Call:
     max_pages: int
     dtype: np.dtype
     page_dtype: np.dtype
-    quantised: bool = False
+    quantized: bool = False
     window: int | None = None
     softcap: float | None = None
     sinks: bool = False

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.quantized.activations import quantise
+from pallas_kernels.quantized.activations import quantize
 
 Array = jax.Array
 
@@ -45,12 +45,12 @@ class Config:
     one_each: bool = False
 
     @classmethod
-    def choose(cls, num_tokens: int, num_seqs: int, one_by_one: bool = False) -> Config:
-        """Heuristic from static shapes alone; `one_by_one` is `items=1`."""
+    def choose(cls, num_tokens: int, num_seqs: int, batch_invariant: bool = False) -> Config:
+        """Heuristic from static shapes alone; `batch_invariant` is `items=1`."""
         if num_tokens <= num_seqs:
-            items = 1 if one_by_one else min(32, 4 * num_tokens)
+            items = 1 if batch_invariant else min(32, 4 * num_tokens)
             return cls(query_tile=1, chunk_tokens=64, items=items)
-        return cls(query_tile=32, chunk_tokens=64, items=1 if one_by_one else 8)
+        return cls(query_tile=32, chunk_tokens=64, items=1 if batch_invariant else 8)
 
     @property
     def parts(self) -> tuple[Config, ...]:
@@ -73,7 +73,7 @@ class _Tiles(NamedTuple):
     first_position: Array
 
 
-class Part(NamedTuple):
+class WorkList(NamedTuple):
     """The work on some of a step's sequences; the same for every layer with the same window.
 
     items: int32 `[num_items, 6 + chunk_pages]`. Per item its tile; the position of its first key;
@@ -89,10 +89,10 @@ class Part(NamedTuple):
     offset: Array
 
 
-Schedule = tuple[Part, ...]
+WorkLists = tuple[WorkList, ...]
 
 
-def schedule(
+def build_work_lists(
     block_tables: Array,
     kv_lens: Array,
     query_start: Array,
@@ -101,10 +101,10 @@ def schedule(
     page_size: int,
     window: int | None = None,
     config: Config | None = None,
-    one_by_one: bool = False,
-) -> Schedule:
+    batch_invariant: bool = False,
+) -> WorkLists:
     """What `ragged_paged_attention` works through, to be made once for all layers of a step."""
-    config = config or Config.choose(num_tokens, block_tables.shape[0], one_by_one)
+    config = config or Config.choose(num_tokens, block_tables.shape[0], batch_invariant)
     query_lens = query_start[1:] - query_start[:-1]
     groups = [query_lens > 0]
     if len(config.parts) == 2:
@@ -118,7 +118,7 @@ def schedule(
         inside = (token >= tiles.first_token) & (token < tiles.first_token + tiles.num_tokens)
         tile = jnp.argmax(inside, axis=1)
         offset = jnp.where(inside.any(1), token[:, 0] - tiles.first_token[tile], -1)
-        parts.append(Part(*work, tile, offset))
+        parts.append(WorkList(*work, tile, offset))
     return tuple(parts)
 
 
@@ -138,19 +138,19 @@ def ragged_paged_attention(
     v_scale: Array | None = None,
     return_lse: bool = False,
     config: Config | None = None,
-    scheduled: Schedule | None = None,
-    keys_by_dim: bool = False,
-    one_by_one: bool = False,
+    work_lists: WorkLists | None = None,
+    transposed_keys: bool = False,
+    batch_invariant: bool = False,
 ) -> Array | tuple[Array, Array]:
     """See `pallas_kernels.ragged_paged_attention`.
 
-    one_by_one: how the default of `config` is chosen, see there.
-    keys_by_dim: `k_pages` is `[num_pages, num_kv_heads, head_dim, page_size]`, as the scores want
+    batch_invariant: how the default of `config` is chosen, see there.
+    transposed_keys: `k_pages` is `[num_pages, num_kv_heads, head_dim, page_size]`, as the scores want
         it. Decode attention then takes three quarters of the time on a CPU.
     """
-    config = config or Config.choose(q.shape[0], block_tables.shape[0], one_by_one)
-    if scheduled is None:
-        scheduled = schedule(
+    config = config or Config.choose(q.shape[0], block_tables.shape[0], batch_invariant)
+    if work_lists is None:
+        work_lists = build_work_lists(
             block_tables,
             kv_lens,
             query_start,
@@ -173,9 +173,9 @@ def ragged_paged_attention(
             sinks=sinks,
             k_scale=k_scale,
             v_scale=v_scale,
-            keys_by_dim=keys_by_dim,
+            transposed_keys=transposed_keys,
         )
-        for part, part_config in zip(scheduled, config.parts, strict=True)
+        for part, part_config in zip(work_lists, config.parts, strict=True)
     ]
     out, lse = found[0]
     for other, other_lse in found[1:]:
@@ -187,7 +187,7 @@ def _attend(
     q: Array,
     k_pages: Array,
     v_pages: Array,
-    part: Part,
+    part: WorkList,
     num_seqs: int,
     config: Config,
     *,
@@ -197,7 +197,7 @@ def _attend(
     sinks: Array | None,
     k_scale: Array | None,
     v_scale: Array | None,
-    keys_by_dim: bool,
+    transposed_keys: bool,
 ) -> tuple[Array, Array]:
     """Output and log-sum-exp of the tokens of one part; 0 and -inf everywhere else."""
     num_tokens, num_heads, head_dim = q.shape
@@ -211,11 +211,11 @@ def _attend(
     in_chunk = jnp.arange(chunk)
 
     def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        done, top, acc = carry
+        done, row_max, acc = carry
         item = lax.dynamic_slice_in_dim(part.items, done * items, items)
         tile, start, end, first_token, count, first_position = item[:, :_FIXED].T
         pages = item[:, _FIXED:]
-        keys = _read_by_dim(k_pages, k_scale, pages, keys_by_dim)
+        keys = _read_by_dim(k_pages, k_scale, pages, transposed_keys)
         values = _read(v_pages, v_scale, pages)
         tokens = jnp.minimum(first_token[:, None] + in_tile, num_tokens - 1)
         # [items, kv_heads, tile, group, chunk]
@@ -243,7 +243,7 @@ def _attend(
         # The items of one iteration touch at most `items` neighbouring tiles.
         first = tile[0]
         mine = (tile - first) == jnp.arange(items)[:, None]
-        old_top = lax.dynamic_slice_in_dim(top, first, items)
+        old_top = lax.dynamic_slice_in_dim(row_max, first, items)
         old_acc = lax.dynamic_slice_in_dim(acc, first, items)
         tops = jnp.where(mine[..., None, None, None], item_top, MASKED)
         new_top = jnp.maximum(old_top, jnp.max(tops, axis=1))
@@ -260,7 +260,7 @@ def _attend(
         new_acc += poison[:, None, None, None, None]
         return (
             done + 1,
-            lax.dynamic_update_slice_in_dim(top, new_top, first, 0),
+            lax.dynamic_update_slice_in_dim(row_max, new_top, first, 0),
             lax.dynamic_update_slice_in_dim(acc, new_acc, first, 0),
         )
 
@@ -271,12 +271,12 @@ def _attend(
         jnp.full(rows, MASKED, jnp.float32),
         jnp.zeros((*rows, head_dim + 1), jnp.float32),
     )
-    _, top, acc = lax.while_loop(lambda carry: carry[0] * items < num_items, step, carry)
+    _, row_max, acc = lax.while_loop(lambda carry: carry[0] * items < num_items, step, carry)
     out, total = acc[..., :-1], acc[..., -1]
     if sinks is not None:
-        total, out, top = _add_sinks(total, out, top, sinks.reshape(num_kv_heads, 1, group))
+        total, out, row_max = _add_sinks(total, out, row_max, sinks.reshape(num_kv_heads, 1, group))
     out = out / jnp.where(total == 0, 1.0, total)[..., None]
-    lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(jnp.where(total == 0, 1.0, total)))
+    lse = jnp.where(total == 0, -jnp.inf, row_max + jnp.log(jnp.where(total == 0, 1.0, total)))
 
     offset = jnp.maximum(part.offset, 0)
     here = (part.offset >= 0)[:, None, None]
@@ -294,19 +294,19 @@ def write_kv(
     k_scale: Array | None = None,
     v_scale: Array | None = None,
     *,
-    keys_by_dim: bool = False,
+    transposed_keys: bool = False,
 ) -> tuple[Array, ...]:
-    """See `pallas_kernels.write_kv`, and `keys_by_dim` above."""
+    """See `pallas_kernels.write_kv`, and `transposed_keys` above."""
     page_size = v_pages.shape[2]
     page, offset = slot_mapping // page_size, slot_mapping % page_size
-    slots = k_pages.at[page, :, :, offset] if keys_by_dim else k_pages.at[page, :, offset]
+    slots = k_pages.at[page, :, :, offset] if transposed_keys else k_pages.at[page, :, offset]
     factors = []
     if k_scale is not None and v_scale is not None:
-        k, k_factor = quantise(k, k_pages.dtype)
-        v, v_factor = quantise(v, v_pages.dtype)
+        k, k_scale = quantize(k, k_pages.dtype)
+        v, v_scale = quantize(v, v_pages.dtype)
         factors = [
             scale.at[page, offset].set(factor, mode="promise_in_bounds")
-            for scale, factor in ((k_scale, k_factor), (v_scale, v_factor))
+            for scale, factor in ((k_scale, k_scale), (v_scale, v_scale))
         ]
     return (
         slots.set(k.astype(k_pages.dtype), mode="promise_in_bounds"),
@@ -409,12 +409,12 @@ def _read(pages: Array, scale: Array | None, index: Array) -> Array:
     return read.swapaxes(1, 2).reshape(items, num_kv_heads, chunk_pages * page_size, head_dim)
 
 
-def _read_by_dim(pages: Array, scale: Array | None, index: Array, keys_by_dim: bool) -> Array:
+def _read_by_dim(pages: Array, scale: Array | None, index: Array, transposed_keys: bool) -> Array:
     """Gather keys as float32 `[items, kv_heads, head_dim, chunk]`.
 
     XLA's CPU matmul reads that fastest, and would undo it if it could.
     """
-    if not keys_by_dim:
+    if not transposed_keys:
         return lax.optimization_barrier(jnp.swapaxes(_read(pages, scale, index), 2, 3))
     items, chunk_pages = index.shape
     _, num_kv_heads, head_dim, page_size = pages.shape
@@ -427,9 +427,11 @@ def _read_by_dim(pages: Array, scale: Array | None, index: Array, keys_by_dim: b
     )
 
 
-def _add_sinks(total: Array, out: Array, top: Array, sinks: Array) -> tuple[Array, Array, Array]:
-    new_top = jnp.maximum(top, sinks)
-    keep = jnp.exp(top - new_top)
+def _add_sinks(
+    total: Array, out: Array, row_max: Array, sinks: Array
+) -> tuple[Array, Array, Array]:
+    new_top = jnp.maximum(row_max, sinks)
+    keep = jnp.exp(row_max - new_top)
     seen = total > 0
     total = jnp.where(seen, total * keep + jnp.exp(sinks - new_top), 0.0)
     return total, out * keep[..., None], new_top

@@ -47,7 +47,7 @@ class LLM:
 
         use_persistent_cache(_cache_directory(options))
         from convert import load_params, open_checkpoint
-        from paxkv.engine.build import assemble, check_sizes, resolve_dtype
+        from paxkv.engine.build import build_engine, check_sizes, resolve_dtype
         from paxkv.engine.progress import bar
         from paxkv.models.weight_store import Weights
         from paxkv.models.weights import abstract_params
@@ -67,12 +67,12 @@ class LLM:
             bar("Compiling", " programs") as compiling,
             Weights.reading(shapes, load, loading) as weights,
         ):
-            self.engine = assemble(weights, checkpoint.config, options, compiling)
-        from paxkv.engine.input_processor import Admitter
-        from paxkv.engine.locking import Turns
+            self.engine = build_engine(weights, checkpoint.config, options, compiling)
+        from paxkv.engine.input_processor import InputProcessor
+        from paxkv.engine.locking import EngineLock
 
-        self.admitter = Admitter(self.engine, checkpoint.config, self._tokenizer)
-        self._turns = Turns(self.engine)
+        self.input_processor = InputProcessor(self.engine, checkpoint.config, self._tokenizer)
+        self._lock = EngineLock(self.engine)
 
     # Generating
 
@@ -94,7 +94,7 @@ class LLM:
         """
         listed = _listed(prompts)
         chosen = SamplingParams() if sampling_params is None else sampling_params
-        return self._run(self.admitter.requests(listed, chosen), use_tqdm)
+        return self._run(self.input_processor.requests(listed, chosen), use_tqdm)
 
     def beam_search(
         self,
@@ -154,7 +154,7 @@ class LLM:
         from paxkv.engine.embedding import PoolingParams
 
         params = PoolingParams() if pooling_params is None else pooling_params
-        requests = self.admitter.embeddings(_listed(prompts), params)
+        requests = self.input_processor.embeddings(_listed(prompts), params)
         self._run(requests, use_tqdm)
         return [request.embedding_output() for request in requests]
 
@@ -170,12 +170,12 @@ class LLM:
                 use_beam_search is True.
         """
         params = SamplingParams() if sampling_params is None else sampling_params
-        (request,) = self.admitter.requests([prompt], params)
-        if request.params.use_beam_search:
+        (request,) = self.input_processor.requests([prompt], params)
+        if request.sampling_params.use_beam_search:
             raise ValueError(
                 "use_beam_search must be False in a stream: beams are known when all have ended"
             )
-        if request.params.children > request.params.n:
+        if request.sampling_params.children > request.sampling_params.n:
             raise ValueError(
                 f"best_of={params.best_of} must equal n={params.n} in a stream: children are "
                 "ranked when all have ended"
@@ -184,36 +184,36 @@ class LLM:
 
     def _stream(self, request: Any) -> Iterator[RequestOutput]:
         try:
-            self._turns.add([request])
+            self._lock.add([request])
             shown = 0, False
             while not shown[1]:
-                now, output = self._turns.call(partial(_seen, request, shown))
+                now, output = self._lock.call(partial(_seen, request, shown))
                 if output is None:
-                    self._turns.step()
+                    self._lock.step()
                     continue
                 shown = now
                 yield output
         finally:
-            self._turns.abort([request])
+            self._lock.abort([request])
 
     def _run(self, requests: list[Any], use_tqdm: bool) -> list[RequestOutput]:
         from paxkv.engine.progress import RequestBar
 
         try:
-            self._turns.add(requests)
+            self._lock.add(requests)
             with RequestBar(requests, shown=use_tqdm) as shown:
                 for request in requests:
                     while not request.finished:
-                        shown.note(self._turns.step())
+                        shown.note(self._lock.step())
                 shown.note(requests)
         except BaseException:
-            self._turns.abort(requests)
+            self._lock.abort(requests)
             raise
         for request in requests:
             if request.error is not None:
                 warnings.warn(f"request {request.request_id}: {request.error}", stacklevel=3)
         # Another thread may be in the step that ends the last of them.
-        return self._turns.call(lambda: [request.output() for request in requests])
+        return self._lock.call(lambda: [request.output() for request in requests])
 
     # Looking at it
 
@@ -225,11 +225,11 @@ class LLM:
 
     def stats(self) -> Any:
         """Figures of the engine, an `EngineStats`."""
-        return self._turns.call(self.engine.stats)
+        return self._lock.call(self.engine.stats)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached blocks."""
-        self._turns.call(self.engine.block_manager.reset_prefix_cache)
+        self._lock.call(self.engine.block_manager.reset_prefix_cache)
 
 
 def _seen(request: Any, shown: tuple[int, bool]) -> tuple[tuple[int, bool], RequestOutput | None]:

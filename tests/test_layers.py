@@ -125,7 +125,7 @@ def test_imports_point_down(path: Path) -> None:
         ("paxkv/engine/engine.py", "from paxkv.llm import LLM"),
         ("paxkv/engine/engine.py", "import paxkv.cli.main"),
         ("paxkv/engine/engine.py", "from convert import load_params"),
-        ("paxkv/models/decoder.py", "from paxkv.engine.runner.model_input import StepPlan"),
+        ("paxkv/models/decoder.py", "from paxkv.engine.runner.model_input import ModelInput"),
         ("paxkv/models/decoder.py", "from paxkv.memory import pool"),
         ("convert/load.py", "from paxkv.models.decoder import forward"),
         ("convert/load.py", "from paxkv.engine.config import EngineConfig"),

@@ -38,7 +38,7 @@ class Case:
     Attributes:
         lengths: (query tokens, cached tokens) of each sequence.
         page_size, heads, kv_heads, head_dim: sizes.
-        dtype, page_dtype: of the queries and of the pages; one-byte pages are quantised.
+        dtype, page_dtype: of the queries and of the pages; one-byte pages are quantized.
         padding: query tokens that belong to nobody.
         shared: so many first positions, whole pages, are the first sequence's in all others too.
         width: columns of the block tables; by default two more than needed.
@@ -85,7 +85,7 @@ def build(case: Case) -> Problem:
     num_seqs, size, dim = len(case.lengths), case.page_size, case.head_dim
     dtype = np.dtype(case.dtype)
     page_dtype = np.dtype(case.page_dtype or case.dtype)
-    quantised = page_dtype.itemsize == 1
+    quantized = page_dtype.itemsize == 1
     needed = [-(-cached // size) for _, cached in case.lengths]
     num_pages = case.num_pages or sum(needed) + 4
     width = case.width or max(needed) + 2
@@ -122,14 +122,14 @@ def build(case: Case) -> Problem:
         growth = np.linspace(0.5, 3, cached)[begin:, None, None]
         for array, factor, grown in zip(pages, factors, (growth, np.ones(1))):
             drawn = random.normal(size=(max(0, cached - begin), case.kv_heads, dim)) * grown
-            if quantised:
+            if quantized:
                 scale = np.abs(drawn).max(-1) / largest(page_dtype)
                 drawn = drawn / scale[..., None]
                 drawn = np.rint(drawn) if page_dtype == np.int8 else drawn
                 factor[page, offset] = scale
             array[page, :, offset] = drawn.astype(page_dtype)
             values = array[pages_at, :, offsets].astype(np.float64)
-            stored.append(values * factor[pages_at, offsets][..., None] if quantised else values)
+            stored.append(values * factor[pages_at, offsets][..., None] if quantized else values)
         here = slice(start, start + count)
         q[here] = random.normal(size=(count, case.heads, dim)).astype(dtype)
         if count:
@@ -143,7 +143,7 @@ def build(case: Case) -> Problem:
             )
         start += count
     starts = np.cumsum([0, *(count for count, _ in case.lengths)]).astype(np.int32)
-    if quantised:
+    if quantized:
         options["k_scale"], options["v_scale"] = factors
     arguments = {
         "q": q,

@@ -55,7 +55,7 @@ def _kernel(seq, seen, tables, q, k_pages, v_pages, out, lse, *, scale, group):
     queries = plgpu.load(q.at[token, head[:, None], lane[None]], mask=inside, other=0.0)
 
     def step(block, carry):
-        top, total, acc = carry
+        row_max, total, acc = carry
         position = block * KEYS + jnp.arange(KEYS)
         mask = position < seen[token]
         page = plgpu.load(tables.at[seq[token], position // page_size], mask=mask, other=0)
@@ -65,17 +65,17 @@ def _kernel(seq, seen, tables, q, k_pages, v_pages, out, lse, *, scale, group):
         v = plgpu.load(v_pages.at[where], mask=readable, other=0.0).astype(q.dtype)
         scores = jnp.where(mask[None], _dot(queries, k.T) * scale, -1e30)
         # The softmax so far: `total` and `acc` are relative to the largest score, `top`.
-        new_top = jnp.maximum(top, scores.max(axis=1))
-        weight, keep = jnp.exp(scores - new_top[:, None]), jnp.exp(top - new_top)
+        new_top = jnp.maximum(row_max, scores.max(axis=1))
+        weight, keep = jnp.exp(scores - new_top[:, None]), jnp.exp(row_max - new_top)
         acc = acc * keep[:, None] + _dot(weight.astype(q.dtype), v)
         return new_top, total * keep + weight.sum(axis=1), acc
 
     rows = row.shape[0]
     start = (jnp.full(rows, -5e29), jnp.zeros(rows), jnp.zeros((rows, lane.shape[0])))
-    top, total, acc = jax.lax.fori_loop(0, pl.cdiv(seen[token], KEYS), step, start)
+    row_max, total, acc = jax.lax.fori_loop(0, pl.cdiv(seen[token], KEYS), step, start)
     share = acc / jnp.where(total > 0, total, 1.0)[:, None]
     plgpu.store(out.at[token, head[:, None], lane[None]], share.astype(out.dtype), mask=inside)
-    found = jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1.0)), -jnp.inf)
+    found = jnp.where(total > 0, row_max + jnp.log(jnp.where(total > 0, total, 1.0)), -jnp.inf)
     plgpu.store(lse.at[token, head], found, mask=row < group)
 
 

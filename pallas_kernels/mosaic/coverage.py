@@ -29,7 +29,7 @@ def check(call: Call) -> None:
         raise NotImplementedError(
             f"queries are {dtype}, which wgmma does not multiply; covered are {', '.join(DTYPES)}"
         )
-    if page_dtype != dtype or call.quantised:
+    if page_dtype != dtype or call.quantized:
         raise NotImplementedError(
             f"pages are {page_dtype}; covered are pages of the queries' dtype"
         )

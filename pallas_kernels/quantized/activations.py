@@ -18,8 +18,8 @@ def largest(dtype: Any) -> float:
     return float(jnp.finfo(dtype).max)
 
 
-def quantise(x: Array, dtype: Any) -> tuple[Array, Array]:
-    """Quantise rows `[..., head_dim]`, symmetrically, to `dtype`.
+def quantize(x: Array, dtype: Any) -> tuple[Array, Array]:
+    """Quantize rows `[..., head_dim]`, symmetrically, to `dtype`.
 
     Returns:
         Values `[..., head_dim]` and float32 factors `[...]`, `values * factor` being close to `x`.

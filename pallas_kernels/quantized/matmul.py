@@ -54,7 +54,7 @@ def quantized_matmul(
 
 
 def _by_xla(x: Array, weight: QuantizedWeight) -> Array:
-    """Dequantised to x's dtype as a matrix product takes it; float32 stays float32."""
+    """Dequantized to x's dtype as a matrix product takes it; float32 stays float32."""
     full = x.dtype == jnp.float32
     return jnp.matmul(
         x,

@@ -202,17 +202,17 @@ def _kernel(
     blocks = jnp.maximum(0, pl.cdiv(end - base, tile.keys))
     share = pl.cdiv(blocks, tile.splits)
 
-    top = jnp.full(tile.rows, MASKED / 2, jnp.float32)
+    row_max = jnp.full(tile.rows, MASKED / 2, jnp.float32)
     total = jnp.zeros(tile.rows, jnp.float32)
     if sinks is not None:
         # A key without a value, seen by the first split only.
         sink = plgpu.load(sinks.at[head_at], mask=mine, other=0.0).astype(jnp.float32) * _LOG2E
-        top = jnp.where(split == 0, sink, top)
+        row_max = jnp.where(split == 0, sink, row_max)
         total = jnp.where(split == 0, 1.0, total)
     acc = jnp.zeros((tile.rows, padded(head_dim)), jnp.float32)
 
     def step(block: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        top, total, acc = carry
+        row_max, total, acc = carry
         position = base + block * tile.keys + jnp.arange(tile.keys)
         readable = (position >= begin) & (position < end)
         page = plgpu.load(keys.block_tables.at[seq, position // page_size], mask=readable, other=0)
@@ -234,9 +234,9 @@ def _kernel(
             seen &= position[None] > last[by_row] - score.window
         s = jnp.where(seen, s * _LOG2E, MASKED)
 
-        new_top = jnp.maximum(top, jnp.max(s, axis=1))
+        new_top = jnp.maximum(row_max, jnp.max(s, axis=1))
         weight = jnp.exp2(s - new_top[by_row])
-        keep = jnp.exp2(top - new_top)
+        keep = jnp.exp2(row_max - new_top)
         total = total * keep + jnp.sum(weight, axis=1)
         if keys.v_scale is not None:
             weight *= _factors(keys.v_scale, page, offset, head, readable)
@@ -245,7 +245,7 @@ def _kernel(
         return new_top, total, acc
 
     stop = jnp.minimum((split + 1) * share, blocks)
-    top, total, acc = lax.fori_loop(split * share, stop, step, (top, total, acc))
+    row_max, total, acc = lax.fori_loop(split * share, stop, step, (row_max, total, acc))
 
     any_seen = (total > 0) & (last >= begin)
     total = jnp.where(any_seen, total, 1.0)
@@ -255,7 +255,7 @@ def _kernel(
         (acc / total[by_row]).astype(out.dtype),
         mask=mine[by_row] & in_head[None],
     )
-    found = jnp.where(any_seen, (top + jnp.log2(total)) / _LOG2E, -jnp.inf)
+    found = jnp.where(any_seen, (row_max + jnp.log2(total)) / _LOG2E, -jnp.inf)
     plgpu.store(lse.at[split, place, head_at], found, mask=mine)
 
 

@@ -66,9 +66,9 @@ def _kernel(
     lane = jnp.arange(padded(head_dim))
     in_head = lane < head_dim
     found = plgpu.load(partial_lse.at[split, row, head])
-    top = jnp.max(found, axis=0)
-    top = jnp.where(jnp.isneginf(top), 0.0, top)
-    weight = jnp.exp(found - top)
+    row_max = jnp.max(found, axis=0)
+    row_max = jnp.where(jnp.isneginf(row_max), 0.0, row_max)
+    weight = jnp.exp(found - row_max)
     total = jnp.sum(weight, axis=0)
     parts = plgpu.load(
         partial_out.at[split[:, None], row, head, lane[None]], mask=in_head[None], other=0
@@ -83,6 +83,6 @@ def _kernel(
     )
     plgpu.store(
         lse.at[at, head],
-        jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1.0)), -jnp.inf),
+        jnp.where(total > 0, row_max + jnp.log(jnp.where(total > 0, total, 1.0)), -jnp.inf),
         mask=there,
     )

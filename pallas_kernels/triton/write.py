@@ -10,14 +10,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.dispatch import current_target
-from pallas_kernels.quantized.activations import quantise
+from pallas_kernels.quantized.activations import quantize
 from pallas_kernels.triton.tuning import padded
 
 Array = jax.Array
 
 
 class Written(NamedTuple):
-    """The arrays written in place; factors are None where the pages are not quantised."""
+    """The arrays written in place; factors are None where the pages are not quantized."""
 
     k_pages: Any
     v_pages: Any
@@ -64,7 +64,7 @@ def _kernel(before: Any, slots: Any, k: Any, v: Any, pages: Written) -> None:
         # [num_kv_heads, head_dim]
         row = plgpu.load(new.at[token, head[:, None], lane[None]], mask=inside, other=0.0)
         if factors is not None:
-            row, factor = quantise(row, there.dtype)
+            row, factor = quantize(row, there.dtype)
             plgpu.store(factors.at[page, offset, head], factor, mask=written)
         plgpu.store(
             there.at[page, head[:, None], offset, lane[None]], row.astype(there.dtype), mask=inside

@@ -74,7 +74,7 @@ def measure_block_size(
 
     workload: requests, or how many to make up.
     """
-    from paxkv.engine.input_processor import Admitter
+    from paxkv.engine.input_processor import InputProcessor
     from paxkv.llm import LLM
 
     arguments = engine_arguments | {"block_size": block_size}
@@ -82,7 +82,7 @@ def measure_block_size(
     if isinstance(workload, int):
         longest = min(512, llm.engine.limits.max_model_len)
         workload = synthetic_workload(workload, longest, llm.model_config.vocab_size)
-    admitter = Admitter(llm.engine, llm.model_config, None)
+    input_processor = InputProcessor(llm.engine, llm.model_config, None)
     prompts = [list(request.prompt_token_ids) for request in workload.requests]
     params = [sampling_params(request) for request in workload.requests]
     memory = llm.engine.block_manager
@@ -92,7 +92,7 @@ def measure_block_size(
     wastes: list[float] = []
     for _ in range(runs):
         llm.reset_prefix_cache()
-        requests = admitter.requests(prompts, params)
+        requests = input_processor.requests(prompts, params)
         start, cpu_start = time.perf_counter(), time.process_time()
         for request in requests:
             llm.engine.add(request)

@@ -98,10 +98,10 @@ def replay(
         schedule = scheduler.schedule(uncommitted=False)
         if schedule is None:
             raise ValueError("a request needs more memory than the pool has")
-        rows = np.array([advance.sequence.row for advance in schedule.advances], np.int32)
+        rows = np.array([advance.sequence.row for advance in schedule.scheduled], np.int32)
         now += clock.seconds(schedule.num_tokens, int(memory.num_tokens[rows].sum()))
         scheduler.ended(schedule)
-        for draw in schedule.draws:
+        for draw in schedule.sample_slots:
             sequence = draw.sequence
             sequence.in_flight -= 1
             sequence.token_ids.append(1)

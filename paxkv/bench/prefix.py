@@ -41,10 +41,10 @@ def replay(prompts: Sequence[Prompt], block_size: int, num_blocks: int | None = 
     everything = sum(-(-len(ids) // block_size) for ids in prompts)
     memory = BlockManager(num_blocks or everything, block_size, max_rows=1)
     for ids in prompts:
-        admission = memory.admit(ids)
-        assert admission is not None
-        memory.publish(admission.row, ids, len(ids))
-        memory.free(admission.row)
+        allocation = memory.allocate(ids)
+        assert allocation is not None
+        memory.cache_blocks(allocation.row, ids, len(ids))
+        memory.free(allocation.row)
     stats = memory.stats()
     return Replay(stats.prefix_queries, stats.prefix_hits, stats.evictions)
 

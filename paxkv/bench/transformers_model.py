@@ -73,7 +73,7 @@ def build_transformers_model(checkpoint: Checkpoint, attention: str = "sdpa") ->
     """A float32 causal language model of transformers on the CPU with the checkpoint's weights.
 
     Args:
-        checkpoint: as `convert.open_checkpoint` returns it; quantised tensors are dequantised.
+        checkpoint: as `convert.open_checkpoint` returns it; quantized tensors are dequantized.
         attention: transformers' name of an attention implementation.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 
 from paxkv.models.config import ModelConfig
 
-# Of each layer the keys, the values and, if they are quantised, the factors of both.
+# Of each layer the keys, the values and, if they are quantized, the factors of both.
 Pages = tuple[tuple[jax.Array, ...], ...]
 FACTOR = np.dtype(np.float32)
 
@@ -20,7 +20,7 @@ class PageLayout:
     """Per layer a key and a value array of `[num_pages, num_kv_heads, block_size, head_dim]`; of
     one-byte types also the factors of both, float32 `[num_pages, block_size, num_kv_heads]`.
 
-    keys_by_dim: the last two axes of the keys are exchanged, which the XLA path reads faster.
+    transposed_keys: the last two axes of the keys are exchanged, which the XLA path reads faster.
     """
 
     num_layers: int
@@ -28,24 +28,24 @@ class PageLayout:
     block_size: int
     head_dim: int
     dtype: np.dtype
-    keys_by_dim: bool = False
+    transposed_keys: bool = False
 
     @classmethod
     def of(
-        cls, config: ModelConfig, block_size: int, dtype: np.dtype, keys_by_dim: bool = False
+        cls, config: ModelConfig, block_size: int, dtype: np.dtype, transposed_keys: bool = False
     ) -> PageLayout:
         heads, dim = config.num_kv_heads, config.head_dim
-        return cls(config.num_layers, heads, block_size, dim, dtype, keys_by_dim)
+        return cls(config.num_layers, heads, block_size, dim, dtype, transposed_keys)
 
     @property
-    def quantised(self) -> bool:
+    def quantized(self) -> bool:
         return np.dtype(self.dtype).itemsize == 1
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one token's keys and values take in all layers, factors included."""
         per_head = self.head_dim * np.dtype(self.dtype).itemsize
-        per_head += FACTOR.itemsize if self.quantised else 0
+        per_head += FACTOR.itemsize if self.quantized else 0
         return 2 * self.num_layers * self.num_kv_heads * per_head
 
     @property
@@ -55,9 +55,9 @@ class PageLayout:
     def arrays(self, num_pages: int) -> tuple[jax.ShapeDtypeStruct, ...]:
         """Description of one layer's keys and values, and of their factors if there are any."""
         values = (num_pages, self.num_kv_heads, self.block_size, self.head_dim)
-        keys = (*values[:2], *values[:1:-1]) if self.keys_by_dim else values
+        keys = (*values[:2], *values[:1:-1]) if self.transposed_keys else values
         found = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in (keys, values)]
-        if self.quantised:
+        if self.quantized:
             factors = (num_pages, self.block_size, self.num_kv_heads)
             found += [jax.ShapeDtypeStruct(factors, FACTOR)] * 2
         return tuple(found)

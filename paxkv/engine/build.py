@@ -15,7 +15,7 @@ from paxkv.engine.config import DTYPES, EngineConfig, Limits
 from paxkv.engine.engine import Engine
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
-from paxkv.engine.runner.compiled_programs import ProgramTable
+from paxkv.engine.runner.compiled_programs import CompiledPrograms
 from paxkv.engine.runner.device_memory import (
     DeviceMemory,
     claim,
@@ -26,7 +26,7 @@ from paxkv.engine.runner.device_memory import (
     step_memory,
 )
 from paxkv.engine.runner.malloc import keep_temporaries, return_freed
-from paxkv.engine.runner.model_input import Planner
+from paxkv.engine.runner.model_input import InputBuilder
 from paxkv.engine.runner.runner import Runner
 from paxkv.engine.scheduler.policy import Policy
 from paxkv.engine.scheduler.queues import Preemption
@@ -39,7 +39,7 @@ from paxkv.models.weight_store import Weights
 Progress = Callable[[int, int], None] | None
 
 
-def assemble(
+def build_engine(
     weights: Weights,
     config: ModelConfig,
     options: EngineConfig,
@@ -64,14 +64,14 @@ def assemble(
     kernels = Kernels.choose(
         options.attention_backend, config, limits, dtype, page_dtype, options.deterministic
     )
-    layout = PageLayout.of(config, options.block_size, page_dtype, kernels.keys_by_dim)
+    layout = PageLayout.of(config, options.block_size, page_dtype, kernels.transposed_keys)
     policy = Policy.of(options, limits.max_model_len)
     inv_freq, factor = rope_parameters(config, limits.max_model_len)
     choose = Buckets.single if options.deterministic else Buckets.choose
     buckets = choose(limits.max_num_seqs, limits.max_num_batched_tokens)
     num_host_blocks = host_blocks(layout, options)
     table = partial(
-        ProgramTable,
+        CompiledPrograms,
         weights.shapes,
         config,
         limits,
@@ -116,7 +116,7 @@ def assemble(
     preemption = Preemption()
     if num_host_blocks:
         preemption = Preemption.measured(options.preemption_mode, runner)
-    return Engine(limits, memory, Planner(limits, buckets, memory), runner, policy, preemption)
+    return Engine(limits, memory, InputBuilder(limits, buckets, memory), runner, policy, preemption)
 
 
 def _memory_beside(weights: Weights, device: Any) -> DeviceMemory | None:
@@ -150,7 +150,7 @@ def _memory(options: EngineConfig, limits: Limits, num_host_blocks: int) -> Bloc
 
 
 def check_sizes(config: ModelConfig, options: EngineConfig, dtype: np.dtype) -> None:
-    """Raise the ValueError that `assemble` would raise for sizes, before weights are read."""
+    """Raise the ValueError that `build_engine` would raise for sizes, before weights are read."""
     Policy.of(options, _limits(config, options, dtype).max_model_len)
 
 

@@ -30,7 +30,7 @@ class EngineConfig:
 
     dtype: of weights and activations; "auto" is float32 on the CPU and bfloat16 elsewhere.
     kv_cache_dtype: of the pages; "auto" is the model's. "int8" and "fp8" (which is "fp8_e4m3") take
-        one byte, "fp8_e5m2" too: quantised as they are written, a factor per token and key head.
+        one byte, "fp8_e5m2" too: quantized as they are written, a factor per token and key head.
     max_model_len: most tokens of one sequence, prompt and output; by default the model's own limit.
     block_size: tokens per page, 1 to 256.
     allocation: "paged", or "contiguous": every sequence reserves the pages of max_model_len when it

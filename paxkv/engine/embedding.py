@@ -33,7 +33,7 @@ class PoolingParams:
 
 @dataclass(eq=False)
 class EmbeddingRequest(Request):
-    """The prompt is computed like any other; the one token drawn after it is not shown.
+    """The prompt is computed like any other; the one token sampled after it is not shown.
 
     The hidden states are those after the last norm, from which logits are made.
     """

@@ -1,4 +1,4 @@
-"""The loop: schedule a step, launch it, commit the one before, draw."""
+"""The loop: schedule a step, launch it, commit the one before, sample."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from paxkv.engine.beam.request import BeamRequest, Searches
 from paxkv.engine.config import Limits
 from paxkv.engine.request import Request
-from paxkv.engine.runner.model_input import Planner
+from paxkv.engine.runner.model_input import InputBuilder
 from paxkv.engine.runner.prompt_results import PromptResults
-from paxkv.engine.runner.runner import Results, Runner
-from paxkv.engine.scheduler.output import Schedule
+from paxkv.engine.runner.runner import Runner, SamplerOutput
+from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.scheduler.policy import Policy
 from paxkv.engine.scheduler.queues import Preemption
 from paxkv.engine.scheduler.scheduler import Scheduler
@@ -30,38 +30,40 @@ REMEMBERED_STEPS = 4096
 
 
 @dataclass
-class Flight:
-    """A step whose draw the host has not read yet."""
+class InFlightStep:
+    """A step whose sample the host has not read yet."""
 
-    schedule: Schedule
-    results: Results
+    schedule: SchedulerOutput
+    results: SamplerOutput
 
 
 class Engine:
     """Requests in, one step at a time, finished requests out.
 
     The host runs one step ahead: while the device computes step k + 1, the tokens of step k are
-    committed, and only then is the draw of k + 1 issued, so that stops and bans are known to it.
+    committed, and only then is the sample of k + 1 issued, so that stops and bans are known to it.
     """
 
     def __init__(
         self,
         limits: Limits,
         memory: BlockManager,
-        planner: Planner,
+        input_builder: InputBuilder,
         runner: Runner,
         policy: Policy | None = None,
         preemption: Preemption | None = None,
     ) -> None:
         self.limits = limits
         self.block_manager = memory
-        self.scheduler = Scheduler(limits, memory, policy, planner.buckets, preemption=preemption)
+        self.scheduler = Scheduler(
+            limits, memory, policy, input_builder.buckets, preemption=preemption
+        )
         self.searches = Searches(limits.max_num_seqs, limits.beam_candidates)
-        self.planner = planner
+        self.input_builder = input_builder
         self.runner = runner
         self.tokens_per_step: deque[int] = deque(maxlen=REMEMBERED_STEPS)
         self.num_steps = 0
-        self._flight: Flight | None = None
+        self._in_flight: InFlightStep | None = None
         self._requests: dict[str, Request] = {}
         self._arrivals = 0
         self._changed: dict[str, Request] = {}
@@ -70,7 +72,7 @@ class Engine:
     # Requests
 
     def add(self, request: Request) -> None:
-        """Queue a request that an `Admitter` made. Raises ValueError if its id is in use."""
+        """Queue a request that an `InputProcessor` made. Raises ValueError if its id is in use."""
         if request.request_id in self._requests:
             raise ValueError(f"request_id={request.request_id!r} is in use")
         request.arrival = self._arrivals
@@ -92,13 +94,13 @@ class Engine:
     # The loop
 
     def step(self) -> list[Request]:
-        """Advance; returns the requests of which something new is known, finished ones included."""
+        """ScheduledSequence; returns the requests of which something new is known, finished ones included."""
         self._changed = {}
         start = time.perf_counter()
-        schedule = self.scheduler.schedule(uncommitted=self._flight is not None)
-        flight, self._flight = self._flight, None
+        schedule = self.scheduler.schedule(uncommitted=self._in_flight is not None)
+        in_flight_step, self._in_flight = self._in_flight, None
         try:
-            self._run(schedule, flight)
+            self._run(schedule, in_flight_step)
         except BaseException as error:
             self._recover(schedule, error)
             if not isinstance(error, Exception):
@@ -108,19 +110,19 @@ class Engine:
             self._host_seconds += time.perf_counter() - start
         return list(self._changed.values())
 
-    def _run(self, schedule: Schedule | None, flight: Flight | None) -> None:
+    def _run(self, schedule: SchedulerOutput | None, in_flight_step: InFlightStep | None) -> None:
         landing = self.runner.swapper.num_landing
         try:
             if schedule is not None:
                 self._launch(schedule)
             else:
-                self._off_host(self.runner.move, self.block_manager.swap.take_moves())
+                self._off_host(self.runner.transfer, self.block_manager.swap.take_transfers())
                 landing = self.runner.swapper.num_landing
         finally:
-            self._commit(flight)
+            self._commit(in_flight_step)
         self._land(landing)
         if schedule is not None:
-            self._flight = self._draw(schedule)
+            self._in_flight = self._sample(schedule)
 
     def _land(self, chunks: int) -> None:
         """Pages that left with an earlier step are in host memory by now, or nearly."""
@@ -128,91 +130,91 @@ class Engine:
             self.block_manager.swap.landed(self._off_host(self.runner.swapper.land, chunks))
 
     def _close_finished(self) -> None:
-        for sequence in self.scheduler.outgrown:
+        for sequence in self.scheduler.out_of_cache:
             self._note(sequence.request)
-        self.scheduler.outgrown.clear()
+        self.scheduler.out_of_cache.clear()
         for request in self._changed.values():
             if request.finished and request.finished_time is None:
                 request.finished_time = time.monotonic()
                 self._requests.pop(request.request_id, None)
 
-    def _launch(self, schedule: Schedule) -> None:
+    def _launch(self, schedule: SchedulerOutput) -> None:
         now = time.monotonic()
         for sequence in schedule.started:
             if sequence.request.first_scheduled is None:
                 sequence.request.first_scheduled = now
                 self._note(sequence.request)
-        plan = self.planner.plan(schedule)
+        plan = self.input_builder.plan(schedule)
         self._off_host(self.runner.forward, plan)
         self.num_steps += 1
         self.tokens_per_step.append(schedule.num_tokens)
 
-    def _draw(self, schedule: Schedule) -> Flight:
+    def _sample(self, schedule: SchedulerOutput) -> InFlightStep:
         for sequence in schedule.started:
-            if sequence.request.params.has_penalty and sequence.row is not None:
+            if sequence.request.sampling_params.has_penalty and sequence.row is not None:
                 self._off_host(self.runner.count, sequence)
-        for sequence in (draw.sequence for draw in schedule.draws):
+        for sequence in (sample.sequence for sample in schedule.sample_slots):
             request = sequence.request
-            if request.lockstep and request.params.has_penalty and not request.ended:
-                # Its history is another one than at its last draw.
+            if request.is_beam_group and request.sampling_params.has_penalty and not request.ended:
+                # Its history is another one than at its last sample.
                 self._off_host(self.runner.count, sequence)
         for parent, child in schedule.forked:
-            if parent.request.params.has_penalty and child.row is not None:
+            if parent.request.sampling_params.has_penalty and child.row is not None:
                 self._off_host(self.runner.copy_counts, parent, child)
-        drawn = [draw.sequence for draw in schedule.draws]
-        alive = [place for place, sequence in enumerate(drawn) if sequence.decision is None]
-        going_on = [drawn[place] for place in alive]
-        flight = Flight(schedule, self._off_host(self.runner.draw, going_on, alive))
+        sampled = [sample.sequence for sample in schedule.sample_slots]
+        alive = [index for index, sequence in enumerate(sampled) if sequence.finish is None]
+        going_on = [sampled[index] for index in alive]
+        in_flight_step = InFlightStep(schedule, self._off_host(self.runner.sample, going_on, alive))
         PromptResults(self.runner, schedule, self._off_host).read()
-        return flight
+        return in_flight_step
 
-    def _commit(self, flight: Flight | None) -> None:
-        if flight is None:
+    def _commit(self, in_flight_step: InFlightStep | None) -> None:
+        if in_flight_step is None:
             return
-        results = flight.results
+        results = in_flight_step.results
         tokens = self._off_host(results.tokens)
         bad = self._off_host(results.bad)
-        self.scheduler.ended(flight.schedule)
+        self.scheduler.ended(in_flight_step.schedule)
         now = time.monotonic()
         block_size = self.limits.block_size
         beams: list[int] = []
-        for place, sequence in enumerate(results.sequences):
+        for index, sequence in enumerate(results.sequences):
             sequence.in_flight -= 1
-            if sequence.decision is not None:
+            if sequence.finish is not None:
                 continue
-            if bad[place]:
+            if bad[index]:
                 self._fail(
                     sequence.request,
-                    "no token could be drawn: the model's logits were not finite, or bad_words, "
+                    "no token could be sampled: the model's logits were not finite, or bad_words, "
                     "allowed_token_ids and structured_outputs together left none",
                 )
                 continue
             request = sequence.request
             if request.first_token is None:
                 request.first_token = now
-            if request.lockstep:
-                beams.append(place)
+            if request.is_beam_group:
+                beams.append(index)
                 continue
             if request.wants_logprobs:
-                self._add_logprobs(sequence, results, place, tokens[place])
-            sequence.accept(tokens[place])
+                self._add_logprobs(sequence, results, index, tokens[index])
+            sequence.accept(tokens[index])
             if len(sequence.token_ids) % block_size < 2:
                 self._publish(sequence)
-            if sequence.decision is not None:
+            if sequence.finish is not None:
                 self.scheduler.finish(sequence)
             self._note(request)
         if beams:
             self._search(results, beams)
 
-    def _search(self, results: Results, places: list[int]) -> None:
-        """Beams have been drawn; the searches that have all of theirs take a step."""
+    def _search(self, results: SamplerOutput, indices: list[int]) -> None:
+        """Beams have been sampled; the searches that have all of theirs take a step."""
         # A beam of which another has failed has ended meanwhile.
-        places = [place for place in places if results.sequences[place].decision is None]
+        indices = [index for index in indices if results.sequences[index].finish is None]
         ids, logprobs = self._off_host(results.candidates)
-        drawn = [results.sequences[place] for place in places]
-        self.searches.take(drawn, ids[places], logprobs[places])
-        requests = {id(s.request): s.request for s in drawn if isinstance(s.request, BeamRequest)}
-        complete = [request for request in requests.values() if request.all_drawn]
+        sampled = [results.sequences[index] for index in indices]
+        self.searches.take(sampled, ids[indices], logprobs[indices])
+        requests = {id(s.request): s.request for s in sampled if isinstance(s.request, BeamRequest)}
+        complete = [request for request in requests.values() if request.all_sampled]
         self.scheduler.queues.regroup(self.searches.step(complete))
         for request in complete:
             self._note(request)
@@ -220,23 +222,25 @@ class Engine:
     def _publish(self, sequence: Sequence) -> None:
         """Offer blocks of output for sharing whose last token's keys are on their way."""
         certain = min(len(sequence.token_ids), sequence.num_computed)
-        self.block_manager.publish(sequence.row, sequence.token_ids, certain)  # type: ignore[arg-type]
+        self.block_manager.cache_blocks(sequence.row, sequence.token_ids, certain)  # type: ignore[arg-type]
 
-    def _add_logprobs(self, sequence: Sequence, results: Results, place: int, token: int) -> None:
-        assert results.drawn is not None
-        found = results.drawn.logprobs
-        value = float(np.asarray(found.chosen)[place])
+    def _add_logprobs(
+        self, sequence: Sequence, results: SamplerOutput, index: int, token: int
+    ) -> None:
+        assert results.sampled is not None
+        found = results.sampled.logprobs
+        value = float(np.asarray(found.chosen)[index])
         sequence.cumulative_logprob += value
-        wanted = sequence.request.params.logprobs
+        wanted = sequence.request.sampling_params.logprobs
         if sequence.logprobs is None or wanted is None:
             return
         sequence.logprobs.append(
             token_logprobs(
                 token,
                 value,
-                int(np.asarray(found.rank)[place]),
-                np.asarray(found.ids)[place, :wanted].tolist(),
-                np.asarray(found.values)[place, :wanted].tolist(),
+                int(np.asarray(found.rank)[index]),
+                np.asarray(found.ids)[index, :wanted].tolist(),
+                np.asarray(found.values)[index, :wanted].tolist(),
                 sequence.request.decoder(sequence.token_ids),
             )
         )
@@ -245,7 +249,7 @@ class Engine:
 
     def _end(self, request: Request, reason: str) -> None:
         for sequence in request.sequences:
-            if sequence.decision is None:
+            if sequence.finish is None:
                 self.scheduler.finish(sequence)
         request.end(reason)
         self._note(request)
@@ -258,18 +262,18 @@ class Engine:
     def _note(self, request: Request) -> None:
         self._changed[request.request_id] = request
 
-    def _recover(self, schedule: Schedule | None, error: BaseException) -> None:
+    def _recover(self, schedule: SchedulerOutput | None, error: BaseException) -> None:
         """A step failed: its requests end with an error, everybody else goes on.
 
-        So do those whose draw can no longer be read. Cached and swapped blocks may have been
+        So do those whose sample can no longer be read. Cached and swapped blocks may have been
         promised by this step, so none is believed any more; if the pages were donated to the
         failed step, they are made anew and the rest is recomputed.
         """
         logger.error("step %d failed", self.num_steps, exc_info=error)
-        self._flight = None
+        self._in_flight = None
         lost = [sequence for sequence in self.scheduler.running if sequence.in_flight]
         if schedule is not None:
-            lost += [advance.sequence for advance in schedule.advances]
+            lost += [advance.sequence for advance in schedule.scheduled]
         affected = {id(sequence.request): sequence.request for sequence in lost}
         for request in affected.values():
             if not request.finished:

@@ -28,7 +28,7 @@ ONE_TOKEN = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detoken
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 
 
-class Admitter:
+class InputProcessor:
     """Checks prompts and parameters against the model and the engine, and makes requests."""
 
     def __init__(self, engine: Engine, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
@@ -116,7 +116,7 @@ class Admitter:
             "request_id": request_id if request_id is not None else str(number),
             "prompt": text,
             "prompt_token_ids": ids,
-            "params": params,
+            "sampling_params": params,
             "seed": self._seed(params, number),
             "max_tokens": max_tokens,
             "rules": rules,

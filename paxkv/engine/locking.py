@@ -16,7 +16,7 @@ from paxkv.engine.request import Request
 T = TypeVar("T")
 
 
-class Turns:
+class EngineLock:
     """Lets threads share an engine, and nothing cut a call into it in two.
 
     Threads take turns. Ctrl-C and other signals wait for the end of a turn. So does an abort that
@@ -40,7 +40,7 @@ class Turns:
         return self.call(self._engine.step)
 
     def abort(self, requests: Sequence[Request]) -> None:
-        """End what has not ended, and let the step in flight land."""
+        """End what has not ended, and let the step in in_flight_step land."""
         self._leaving.extend(request.request_id for request in requests)
         with self._taken():
             pass
@@ -52,7 +52,7 @@ class Turns:
 
     @contextmanager
     def _taken(self) -> Iterator[None]:
-        with HeldSignals(), self._turn:
+        with DeferredSignals(), self._turn:
             self._depth += 1
             try:
                 yield
@@ -79,7 +79,7 @@ HELD = tuple(
 )
 
 
-class HeldSignals:
+class DeferredSignals:
     """While entered, signals that Python handles wait: their handlers run on leaving, and what
     they raise comes out of there.
 
@@ -91,7 +91,7 @@ class HeldSignals:
         self._came: list[int] = []
         self._handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> HeldSignals:
+    def __enter__(self) -> DeferredSignals:
         if threading.current_thread() is not threading.main_thread():
             return self
         try:

@@ -29,11 +29,11 @@ class Request:
     Its sequences share the prompt and then go their own ways; those of a `BeamRequest` do not.
 
     seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied.
-    arrival: number of the request. place: in line, see `Order`.
+    arrival: number of the request. rank: in line, see `Order`.
     first_scheduled, first_token, finished_time: seconds of `time.monotonic`, like arrival_time.
     """
 
-    lockstep: ClassVar[bool] = False
+    is_beam_group: ClassVar[bool] = False
     """Whether all sequences go on, are preempted and end together."""
     generates: ClassVar[bool] = True
     """Whether tokens are what was asked for."""
@@ -41,7 +41,7 @@ class Request:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    params: SamplingParams
+    sampling_params: SamplingParams
     seed: int
     max_tokens: int
     rules: StopRules
@@ -52,7 +52,7 @@ class Request:
     cache_salt: str | None = None
     grammar: Grammar | None = None
     arrival: int = 0
-    place: tuple[int, ...] = ()
+    rank: tuple[int, ...] = ()
     arrival_time: float = field(default_factory=time.monotonic)
     first_scheduled: float | None = None
     first_token: float | None = None
@@ -65,19 +65,19 @@ class Request:
         self.ended = False
         self.sequences = [Sequence(self, 0, list(self.prompt_token_ids))]
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
-        if self.params.prompt_logprobs is not None:
+        if self.sampling_params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
 
     @cached_property
     def settings(self) -> RowSettings:
-        return row_settings(self.params, self.vocab_size)
+        return row_settings(self.sampling_params, self.vocab_size)
 
     @cached_property
-    def draws_randomly(self) -> bool:
+    def is_random(self) -> bool:
         return self.settings.temperature > 0
 
     @cached_property
-    def draw_words(self) -> np.ndarray:
+    def sampling_words(self) -> np.ndarray:
         """int32 `[6]`, as the device reads them: the bits of the settings and of the seed."""
         temperature, top_k, top_p, min_p = self.settings
         floats = np.array([temperature, top_p, min_p], np.float32).view(np.int32).tolist()
@@ -89,31 +89,31 @@ class Request:
         return len(self.prompt_token_ids)
 
     @property
-    def unborn(self) -> int:
+    def num_pending_children(self) -> int:
         """Sequences that will join later."""
-        return 0 if self.ended else self.params.children - len(self.sequences)
+        return 0 if self.ended else self.sampling_params.children - len(self.sequences)
 
     @property
     def forks(self) -> int:
         """Sequences that will join once the prompt is computed."""
-        return self.unborn
+        return self.num_pending_children
 
     @property
     def finished(self) -> bool:
         for sequence in self.sequences:
-            if sequence.decision is None:
+            if sequence.finish is None:
                 return False
-        return self.unborn == 0
+        return self.num_pending_children == 0
 
     @cached_property
     def wants_logprobs(self) -> bool:
-        """Whether log-probabilities of drawn tokens are needed, to show or to rank children."""
-        return self.params.logprobs is not None or self.ranks_children
+        """Whether log-probabilities of sampled tokens are needed, to show or to rank children."""
+        return self.sampling_params.logprobs is not None or self.ranks_children
 
     @cached_property
     def ranks_children(self) -> bool:
-        """Whether more is drawn than returned."""
-        return self.params.children > self.params.n
+        """Whether more is sampled than returned."""
+        return self.sampling_params.children > self.sampling_params.n
 
     @property
     def is_scored(self) -> bool:
@@ -122,20 +122,20 @@ class Request:
     @cached_property
     def wants_hidden(self) -> bool:
         """Whether the hidden state of every prompt token is needed."""
-        return self.params.prompt_logprobs is not None
+        return self.sampling_params.prompt_logprobs is not None
 
     @property
     def reads_cache(self) -> bool:
         """A cached prompt token has no hidden state."""
-        return self.params.enable_prefix_caching is not False and not self.wants_hidden
+        return self.sampling_params.enable_prefix_caching is not False and not self.wants_hidden
 
     @property
     def leaves_cache(self) -> bool:
-        return self.params.enable_prefix_caching is not False
+        return self.sampling_params.enable_prefix_caching is not False
 
     def decoder(self, context: list[int]) -> Callable[[list[int]], list[str]] | None:
         """What shows each of some ids as text after `context`; None where no text is wanted."""
-        if self.tokenizer is None or not self.params.detokenize:
+        if self.tokenizer is None or not self.sampling_params.detokenize:
             return None
         return partial(decode_each, self.tokenizer.backend, context)
 
@@ -169,7 +169,7 @@ class Request:
         sequences = self.sequences
         if finished and self.ranks_children:
             sequences = sorted(sequences, key=lambda s: -s.cumulative_logprob)
-        return sequences[: self.params.n]
+        return sequences[: self.sampling_params.n]
 
     def _metrics(self) -> dict[str, float | None]:
         return {

@@ -10,7 +10,7 @@ from paxkv.memory import HashChain, Swapped
 from paxkv.outputs import CompletionOutput, TokenLogprobs
 from paxkv.sampling.allowed_tokens import NoTokenAllowed
 from paxkv.text.detokenizer import Detokenizer
-from paxkv.text.stop import SequenceText, StopDecision
+from paxkv.text.stop import Finish, SequenceText
 
 if TYPE_CHECKING:
     from paxkv.engine.request import Request
@@ -23,27 +23,27 @@ class Sequence:
         token_ids: prompt and committed output.
         num_computed: tokens whose keys and values are in the pages once the steps issued so far
             have run.
-        in_flight: tokens drawn on device, or about to be, that the host has not seen.
+        in_flight: tokens sampled on device, or about to be, that the host has not seen.
         row: of the block table and every other per-sequence array, None while not running.
         swapped: its pages in host memory, None while not there.
-        drawn: whether this is a beam whose candidates are known, and that waits for the others'.
-        origin: of a preempted beam: another one and the number of leading blocks they share.
+        sampled: whether this is a beam whose candidates are known, and that waits for the others'.
+        shared_prefix: of a preempted beam: another one and the number of leading blocks they share.
     """
 
     __slots__ = (
         "chain",
         "cumulative_logprob",
-        "decision",
-        "drawn",
+        "finish",
         "grammar",
         "in_flight",
         "index",
         "logprobs",
         "num_computed",
         "num_resumed",
-        "origin",
         "request",
         "row",
+        "sampled",
+        "shared_prefix",
         "swapped",
         "text",
         "token_ids",
@@ -59,42 +59,42 @@ class Sequence:
         self.row: int | None = None
         self.swapped: Swapped | None = None
         self.chain: HashChain | None = None
-        self.drawn = False
-        self.origin: tuple[Sequence, int] | None = None
-        self.decision: StopDecision | None = None
+        self.sampled = False
+        self.shared_prefix: tuple[Sequence, int] | None = None
+        self.finish: Finish | None = None
         self.grammar = None if request.grammar is None else request.grammar.copy()
         self.cumulative_logprob = 0.0
         self.logprobs: list[TokenLogprobs] | None = None
-        if request.params.logprobs is not None:
+        if request.sampling_params.logprobs is not None:
             self.logprobs = []
         detokenizer = None
-        if request.tokenizer is not None and request.params.detokenize:
+        if request.tokenizer is not None and request.sampling_params.detokenize:
             detokenizer = Detokenizer(
                 request.tokenizer.backend,
-                skip_special_tokens=request.params.skip_special_tokens,
+                skip_special_tokens=request.sampling_params.skip_special_tokens,
                 context=request.prompt_token_ids if request.detokenizer_context else (),
             )
         self.text = SequenceText(request.rules, detokenizer)
 
     @property
     def num_remaining(self) -> int:
-        """Tokens to compute before the next one can be drawn, those in flight included."""
+        """Tokens to compute before the next one can be sampled, those in in_flight_step included."""
         return len(self.token_ids) + self.in_flight - self.num_computed
 
     @property
     def num_output(self) -> int:
-        """Tokens drawn, those in flight included."""
+        """Tokens sampled, those in in_flight_step included."""
         return len(self.token_ids) + self.in_flight - self.request.num_prompt
 
     @property
-    def unit(self) -> list[Sequence]:
+    def group(self) -> list[Sequence]:
         """Those that go on, are preempted and end only together: beams, or this one alone."""
-        return self.request.sequences if self.request.lockstep else [self]
+        return self.request.sequences if self.request.is_beam_group else [self]
 
     @property
     def held(self) -> bool:
-        """Whether this one goes on only when the draws of its whole unit are known."""
-        return self.request.lockstep and (self.in_flight > 0 or self.drawn)
+        """Whether this one goes on only when the samples of its whole unit are known."""
+        return self.request.is_beam_group and (self.in_flight > 0 or self.sampled)
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -114,7 +114,7 @@ class Sequence:
         return self.grammar is not None or self.request.allowed.needed
 
     def allowed(self) -> np.ndarray | None:
-        """Bits uint32 [ceil(V / 32)] of what may be drawn next, None for anything; all zeros if
+        """Bits uint32 [ceil(V / 32)] of what may be sampled next, None for anything; all zeros if
         nothing is left."""
         try:
             bits = self.request.allowed.row(self.output_token_ids)
@@ -128,15 +128,15 @@ class Sequence:
     def accept(self, token: int) -> None:
         """One token more; it may end the sequence."""
         self.token_ids.append(token)
-        self.decision = self.text.push(token)
-        if self.grammar is not None and self.decision is None:
+        self.finish = self.text.push(token)
+        if self.grammar is not None and self.finish is None:
             self.grammar.accept(token)
             if self.grammar.complete:
                 self.end("stop")
 
     def end(self, reason: str) -> None:
-        if self.decision is None:
-            self.decision = self.text.finish(StopDecision(reason))
+        if self.finish is None:
+            self.finish = self.text.close(Finish(reason))
 
     def output(self, index: int) -> CompletionOutput:
         return CompletionOutput(
@@ -145,6 +145,6 @@ class Sequence:
             token_ids=self.output_token_ids,
             cumulative_logprob=self.cumulative_logprob if self.request.is_scored else None,
             logprobs=None if self.logprobs is None else list(self.logprobs),
-            finish_reason=self.decision.finish_reason if self.decision else None,
-            stop_reason=self.decision.stop_reason if self.decision else None,
+            finish_reason=self.finish.finish_reason if self.finish else None,
+            stop_reason=self.finish.stop_reason if self.finish else None,
         )

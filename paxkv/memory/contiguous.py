@@ -8,12 +8,12 @@ from numpy.typing import ArrayLike
 
 from paxkv.memory.manager import BlockManager
 from paxkv.memory.prefix import TokenIds
-from paxkv.memory.results import Admission, Growth
+from paxkv.memory.results import Allocation, Growth
 from paxkv.memory.tables import Rows
 
 
 class ContiguousManager(BlockManager):
-    """A block manager that gives a sequence the pages of the longest one at admission.
+    """A block manager that gives a sequence the pages of the longest one at allocation.
 
     For comparison with paging, in the same engine and the same pool. The pages of a reservation
     lie next to each other: they are taken and given back together. Nothing is shared, so there
@@ -37,22 +37,22 @@ class ContiguousManager(BlockManager):
             caching=False,
         )
 
-    def admit(
+    def allocate(
         self,
         token_ids: TokenIds,
         *,
         first_chunk: int | None = None,
         **options: Any,
-    ) -> Admission | None:
-        """Like `BlockManager.admit`, but with all slots the sequence may ever need."""
-        options |= {"headroom": 0, "chain": None, "use_cache": False, "publish": False}
+    ) -> Allocation | None:
+        """Like `BlockManager.allocate`, but with all slots the sequence may ever need."""
+        options |= {"headroom": 0, "chain": None, "use_cache": False, "cache_blocks": False}
         total = len(token_ids)
         if not 1 <= total <= self.max_tokens_per_row:
-            return super().admit(token_ids, first_chunk=first_chunk, **options)
-        whole = super().admit(range(self.max_tokens_per_row), **options)
+            return super().allocate(token_ids, first_chunk=first_chunk, **options)
+        whole = super().allocate(range(self.max_tokens_per_row), **options)
         if whole is None:
             return None
-        return Admission(whole.row, 0, total if first_chunk is None else min(total, first_chunk))
+        return Allocation(whole.row, 0, total if first_chunk is None else min(total, first_chunk))
 
     def blocks_needed(self, rows: Rows, num_tokens: ArrayLike = 1) -> int:
         return 0

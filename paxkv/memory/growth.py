@@ -43,7 +43,7 @@ class GrowthPlan(NamedTuple):
 
 def room(state: MemoryState, row: int) -> int:
     """Slots by which a live row can grow with the pages that are free."""
-    pages, size, free = state.tables.held(row), state.tables.block_size, state.pool.num_free
+    pages, size, free = state.tables.held(row), state.tables.block_size, state.pool.num_available
     slack = -int(state.tables.num_tokens[row]) % size
     if slack and state.pool.refs[pages[-1]] > 1:
         # The tail must be copied before anything goes into it.
@@ -82,9 +82,9 @@ def plan_growth(state: MemoryState, rows: Int32Array, num_tokens: ArrayLike) -> 
 def grow(state: MemoryState, plan: GrowthPlan) -> None:
     """Carry out a plan; raises OutOfBlocks, nothing having changed, if pages are too few."""
     tables, pool = state.tables, state.pool
-    if plan.total > pool.num_free:
+    if plan.total > pool.num_available:
         raise OutOfBlocks(
-            f"{plan.total} blocks are needed and {pool.num_free} of {pool.num_pages} are free"
+            f"{plan.total} blocks are needed and {pool.num_available} of {pool.num_pages} are free"
         )
     if plan.total:
         pages = state.take(plan.total)
@@ -92,11 +92,11 @@ def grow(state: MemoryState, plan: GrowthPlan) -> None:
         if len(copies):
             _copy_on_write(state, plan, copies)
         tables.write(*plan.added_cells(), added)
-    if len(state.twins):
+    if len(state.host_copies):
         # Only its owner writes to a tail, and host memory has no part in that.
         grown = np.delete(np.arange(len(plan.rows)), plan.copying)
         partial = grown[tables.num_tokens[plan.rows[grown]] % tables.block_size != 0]
-        state.twins.part_devices(plan.tails[partial])
+        state.host_copies.part_devices(plan.tails[partial])
     tables.num_tokens[plan.rows] = plan.after
 
 

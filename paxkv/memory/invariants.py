@@ -9,7 +9,7 @@ from paxkv.memory.copies import PendingCopies
 from paxkv.memory.pool import Int32Array, PagePool
 from paxkv.memory.prefix import PrefixIndex
 from paxkv.memory.tables import BlockTables
-from paxkv.memory.transfers import PendingMoves, Twins
+from paxkv.memory.transfers import HostCopies, PendingTransfers
 
 
 class InvariantError(AssertionError):
@@ -48,28 +48,28 @@ def check_tables(tables: BlockTables, pool: PagePool) -> None:
 
 
 def check_pool(pool: PagePool) -> None:
-    """Used, evictable and blank pages are three disjoint sets that make up the pool."""
-    blank, evictable = pool.blank_pages(), pool.evictable.pages()
+    """Used, evictable and free pages are three disjoint sets that make up the pool."""
+    free, evictable = pool.free_pages(), pool.evictable.pages()
     _require(
         len(evictable) == len(pool.evictable),
         f"the eviction queue says {len(pool.evictable)} pages but holds {len(evictable)}",
     )
     used = np.flatnonzero(pool.refs)
-    everything = np.sort(np.concatenate([blank, evictable, used]))
+    everything = np.sort(np.concatenate([free, evictable, used]))
     _require(
         np.array_equal(everything, np.arange(1, pool.num_pages + 1)),
-        f"{len(blank)} blank, {len(evictable)} evictable and {len(used)} used pages are not "
+        f"{len(free)} free, {len(evictable)} evictable and {len(used)} used pages are not "
         f"the pages 1..{pool.num_pages}, each once",
     )
     _require(not np.any(pool.refs < 0), "a page has a negative number of references")
-    _require(bool(np.all(pool.published[evictable])), "an evictable page is not cached")
-    _require(not np.any(pool.published[blank]), "a blank page is still cached")
+    _require(bool(np.all(pool.cached[evictable])), "an evictable page is not cached")
+    _require(not np.any(pool.cached[free]), "a free page is still cached")
 
 
 def check_index(index: PrefixIndex, pool: PagePool, tables: BlockTables) -> None:
     """The prefix cache knows exactly the pages marked so, one per digest, full ones only."""
     entries = index.entries()
-    marked = set(np.flatnonzero(pool.published).tolist())
+    marked = set(np.flatnonzero(pool.cached).tolist())
     _require(
         entries.keys() == marked,
         f"pages {sorted(entries.keys() ^ marked)} are cached in the pool or in the index only",
@@ -80,7 +80,7 @@ def check_index(index: PrefixIndex, pool: PagePool, tables: BlockTables) -> None
     rows = np.flatnonzero(tables.live).astype(np.int32)
     partial = rows[tables.num_tokens[rows] % tables.block_size != 0]
     tails = tables.pages[partial, tables.columns(partial) - 1]
-    known = tails[pool.published[tails]]
+    known = tails[pool.cached[tails]]
     _require(not len(known), f"pages {known.tolist()} are cached but not full")
     pages, columns = tables.flat(rows)
     for page, column in zip(pages.tolist(), columns.tolist()):
@@ -104,7 +104,7 @@ def check_copies(copies: PendingCopies, pool: PagePool) -> None:
 
 
 def check_host_pool(held: list[Int32Array], pool: PagePool, landed: NDArray[np.bool_]) -> None:
-    """Host pages are held by swapped sequences, blank, or waiting for a copy nobody wants."""
+    """Host pages are held by swapped sequences, free, or waiting for a copy nobody wants."""
     everything = np.concatenate([np.zeros(0, np.int32), *held])
     mentions = np.bincount(everything, minlength=pool.num_pages + 1)
     wrong = np.flatnonzero(mentions != pool.refs)
@@ -116,36 +116,36 @@ def check_host_pool(held: list[Int32Array], pool: PagePool, landed: NDArray[np.b
     for pages in held:
         _require(len(np.unique(pages)) == len(pages), "a swapped sequence names a host page twice")
     unwanted = np.flatnonzero(~landed & (pool.refs == 0))
-    parts = np.sort(np.concatenate([pool.blank_pages(), np.flatnonzero(pool.refs), unwanted]))
+    parts = np.sort(np.concatenate([pool.free_pages(), np.flatnonzero(pool.refs), unwanted]))
     _require(
         np.array_equal(parts, np.arange(1, pool.num_pages + 1)),
-        f"{pool.num_blank} blank, {np.count_nonzero(pool.refs)} used and {len(unwanted)} unwanted "
+        f"{pool.num_free} free, {np.count_nonzero(pool.refs)} used and {len(unwanted)} unwanted "
         f"host pages are not the pages 1..{pool.num_pages}, each once",
     )
 
 
-def check_twins(twins: Twins, pool: PagePool, host: PagePool) -> None:
+def check_host_copies(host_copies: HostCopies, pool: PagePool, host: PagePool) -> None:
     """Pairs are mutual, as many as counted, and both pages hold what somebody wants."""
-    devices = np.flatnonzero(twins.host_of)
-    hosts = twins.host_of[devices]
-    _require(len(devices) == len(twins), "the number of pairs is wrong")
+    devices = np.flatnonzero(host_copies.host_of)
+    hosts = host_copies.host_of[devices]
+    _require(len(devices) == len(host_copies), "the number of pairs is wrong")
     _require(
-        np.array_equal(twins.device_of[hosts], devices)
-        and len(devices) == np.count_nonzero(twins.device_of),
+        np.array_equal(host_copies.device_of[hosts], devices)
+        and len(devices) == np.count_nonzero(host_copies.device_of),
         "a pair of a device page and a host page is not mutual",
     )
-    _require(bool(np.all(host.refs[hosts] > 0)), "a host page nobody holds has a twin")
+    _require(bool(np.all(host.refs[hosts] > 0)), "a host page nobody holds has a host copy")
     _require(
-        bool(np.all((pool.refs[devices] > 0) | pool.published[devices])),
-        "a device page neither held nor cached has a twin",
+        bool(np.all((pool.refs[devices] > 0) | pool.cached[devices])),
+        "a device page neither held nor cached has a host copy",
     )
 
 
-def check_moves(moves: PendingMoves, copies: PendingCopies, pool: PagePool) -> None:
-    """Copies and moves of one step touch different pages, so that their order is no matter."""
-    arriving = moves.arriving()
+def check_transfers(transfers: PendingTransfers, copies: PendingCopies, pool: PagePool) -> None:
+    """Copies and transfers of one step touch different pages, so that their order is no matter."""
+    arriving = transfers.arriving()
     _require(
-        bool(np.all((pool.refs[arriving] > 0) | pool.published[arriving])),
+        bool(np.all((pool.refs[arriving] > 0) | pool.cached[arriving])),
         "a page that arrives from host memory is neither held nor cached",
     )
     sources, targets = copies.pairs()

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from paxkv.memory.growth import GrowthPlan, grow, plan_growth, room
 from paxkv.memory.pool import Int32Array
 from paxkv.memory.prefix import BlockHash, HashChain, Identity, TokenIds, sha256_block_hash
-from paxkv.memory.results import Admission, Growth
+from paxkv.memory.results import Allocation, Growth
 from paxkv.memory.state import MemoryState
 from paxkv.memory.swap import SwapSpace
 from paxkv.memory.tables import BlockTables, Rows
@@ -25,7 +25,7 @@ from paxkv.memory.view import MemoryView
 class BlockManager(MemoryView):
     """Pages, block tables, sharing and the prefix cache of one engine.
 
-    A sequence is a row, `0 .. max_rows - 1`. Its slots are granted by `admit` and `append`;
+    A sequence is a row, `0 .. max_rows - 1`. Its slots are granted by `allocate` and `append`;
     `num_tokens[row]` says how many there are. Pages are numbered from 1; page 0 is never given
     out. All methods either do what they say or raise or return None having changed nothing.
 
@@ -76,12 +76,12 @@ class BlockManager(MemoryView):
         self._state = MemoryState(self._tables, self.num_blocks, int(num_host_blocks), block_hash)
         self.swap = SwapSpace(self._state, int(num_host_blocks))
         self._pool = self._state.pool
-        self._published = self._state.published
+        self._row_hashes = self._state.row_hashes
 
-    # Admission
+    # Allocation
 
     def chain(self, *, salt: Identity = None, adapter: Identity = None) -> HashChain:
-        """A request's block hashes, to be kept with the request and given to `admit`."""
+        """A request's block hashes, to be kept with the request and given to `allocate`."""
         return HashChain(
             self.block_size,
             salt=salt,
@@ -90,7 +90,7 @@ class BlockManager(MemoryView):
             block_hash=self._block_hash,
         )
 
-    def admit(
+    def allocate(
         self,
         token_ids: TokenIds,
         *,
@@ -100,9 +100,9 @@ class BlockManager(MemoryView):
         first_chunk: int | None = None,
         headroom: int = 0,
         use_cache: bool = True,
-        publish: bool = True,
+        cache_blocks: bool = True,
         resumed: bool = False,
-    ) -> Admission | None:
+    ) -> Allocation | None:
         """Give a sequence a row and pages, sharing cached ones; all of it or nothing.
 
         Args:
@@ -113,7 +113,7 @@ class BlockManager(MemoryView):
                 comes by `append`. By default all of them.
             headroom: pages that must stay free beyond those taken.
             use_cache: False reads no cached page.
-            publish: False leaves none.
+            cache_blocks: False leaves none.
             resumed: the request was admitted before; it counts apart in `stats`.
 
         Returns:
@@ -142,7 +142,7 @@ class BlockManager(MemoryView):
         looks_up = use_cache and self.caching
         matched = np.zeros(0, np.int32)
         if looks_up:
-            matched = self._published.match(chain, token_ids)
+            matched = self._row_hashes.match(chain, token_ids)
         cached = len(matched) * self.block_size
         granted = total if first_chunk is None else min(total, cached + first_chunk)
         missing = -(-granted // self.block_size) - len(matched)
@@ -153,10 +153,10 @@ class BlockManager(MemoryView):
         self._pool.pin(matched)
         pages = np.concatenate([matched, self._state.take(missing)])
         self._tables.start(row, pages, granted)
-        self._published.start(row, chain, len(matched), enabled=publish and self.caching)
+        self._row_hashes.start(row, chain, len(matched), enabled=cache_blocks and self.caching)
         if looks_up:
             self._state.count_lookup(total, cached, resumed=resumed)
-        return Admission(row, cached, granted - cached)
+        return Allocation(row, cached, granted - cached)
 
     # Growth
 
@@ -237,7 +237,7 @@ class BlockManager(MemoryView):
             raise ValueError(f"{len(read)} sources for {len(written)} targets")
         gained, lost, columns = self._tables.gather(read, written)
         self._pool.share(gained)
-        self._published.copy(read, written)
+        self._row_hashes.copy(read, written)
         self._state.let_go(lost, columns)
 
     def fork_blocks(self, source: int, num_blocks: int) -> int | None:
@@ -257,8 +257,8 @@ class BlockManager(MemoryView):
         row, pages = int(rows[0]), self.tables[source, :num_blocks].copy()
         self._pool.share(pages)
         self._tables.start(row, pages, num_blocks * self.block_size)
-        self._published.copy(np.array([source], np.int32), rows)
-        self._published.shorten(row, num_blocks)
+        self._row_hashes.copy(np.array([source], np.int32), rows)
+        self._row_hashes.shorten(row, num_blocks)
         return row
 
     def spare_rows(self, count: int) -> Int32Array | None:
@@ -266,7 +266,7 @@ class BlockManager(MemoryView):
         return self._tables.spare_rows(count)
 
     def free(self, row: int) -> None:
-        """End a sequence: pages nobody else holds become evictable (tail first) or blank."""
+        """End a sequence: pages nobody else holds become evictable (tail first) or free."""
         self._state.end(self._tables.require_row(row))
 
     def free_rows(self, rows: Rows) -> None:
@@ -278,7 +278,7 @@ class BlockManager(MemoryView):
 
     # Prefix cache
 
-    def publish(self, row: int, token_ids: TokenIds, num_tokens: int) -> int:
+    def cache_blocks(self, row: int, token_ids: TokenIds, num_tokens: int) -> int:
         """Let others hit the full blocks among the first `num_tokens` tokens of `row`.
 
         Call it when those tokens are certain and their KV is written no later than in the next
@@ -300,22 +300,22 @@ class BlockManager(MemoryView):
                 f"num_tokens is {num_tokens}; row {row} has {self.num_tokens[row]} slots and "
                 f"token_ids {len(token_ids)} tokens"
             )
-        done, full = int(self._published.done[row]), num_tokens // self.block_size
-        if full <= done or not self._published.enabled[row]:
+        done, full = int(self._row_hashes.done[row]), num_tokens // self.block_size
+        if full <= done or not self._row_hashes.enabled[row]:
             return 0
-        entered = self._published.publish(row, self.tables[row, done:full], token_ids)
-        self._pool.published[entered] = True
+        entered = self._row_hashes.cache_blocks(row, self.tables[row, done:full], token_ids)
+        self._pool.cached[entered] = True
         return len(entered)
 
     def publishable(self, rows: Rows, num_tokens: ArrayLike) -> NDArray[np.bool_]:
-        """Which of `rows`, with `num_tokens` tokens committed, have a full block to `publish`."""
+        """Which of `rows`, with `num_tokens` tokens committed, have a full block to `cache_blocks`."""
         full = np.asarray(num_tokens, np.int32) // self.block_size
-        return self._published.may_publish(np.asarray(rows, np.int32), full)
+        return self._row_hashes.may_cache(np.asarray(rows, np.int32), full)
 
     def withdraw(self, row: int, num_tokens: int) -> Int32Array:
-        """Take back what `row` published past `num_tokens`: it was never computed.
+        """Take back what `row` cached past `num_tokens`: it was never computed.
 
-        For a row that is preempted, or whose step failed, after its blocks were published.
+        For a row that is preempted, or whose step failed, after its blocks were cached.
 
         Returns:
             Other rows that share those pages and lack their KV as well.
@@ -323,7 +323,7 @@ class BlockManager(MemoryView):
         return self._state.withdraw(self._tables.require_row(row), num_tokens)
 
     def reset_prefix_cache(self, weights_version: Identity = None) -> None:
-        """Forget all cached content. Live rows keep their pages and publish no more.
+        """Forget all cached content. Live rows keep their pages and cache_blocks no more.
 
         Args:
             weights_version: the version of the weights from now on, if it changes.

@@ -1,4 +1,4 @@
-"""Who holds which page: reference counts, blank pages, evictable pages."""
+"""Who holds which page: reference counts, free pages, evictable pages."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ class PagePool:
     """Pages 1..num_pages; page 0 is the padding page and is never given out.
 
     A page is in exactly one state: used (`refs > 0`), evictable (no reference, but the prefix
-    cache knows its content) or blank. Blank pages are given out before any is evicted.
+    cache knows its content) or free. Free pages are given out before any is evicted.
 
     Attributes:
         refs: `[num_pages + 1]` int32, table cells that name the page.
-        published: `[num_pages + 1]` bool, pages the prefix cache knows.
+        cached: `[num_pages + 1]` bool, pages the prefix cache knows.
     """
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self.refs: Int32Array = np.zeros(num_pages + 1, np.int32)
-        self.published: NDArray[np.bool_] = np.zeros(num_pages + 1, np.bool_)
+        self.cached: NDArray[np.bool_] = np.zeros(num_pages + 1, np.bool_)
         self.evictable = EvictionQueue(num_pages)
-        self._blank = np.arange(num_pages, 0, -1, dtype=np.int32)
-        self._num_blank = num_pages
+        self._free = np.arange(num_pages, 0, -1, dtype=np.int32)
+        self._num_free = num_pages
         self._mention = np.zeros(num_pages + 1, np.intp)
 
     @property
-    def num_free(self) -> int:
-        """Pages that `take` can give: blank and evictable."""
-        return self._num_blank + len(self.evictable)
+    def num_available(self) -> int:
+        """Pages that `take` can give: free and evictable."""
+        return self._num_free + len(self.evictable)
 
     @property
-    def num_blank(self) -> int:
-        return self._num_blank
+    def num_free(self) -> int:
+        return self._num_free
 
-    def blank_pages(self) -> Int32Array:
-        """Blank pages, the next one to be given out last."""
-        return self._blank[: self._num_blank].copy()
+    def free_pages(self) -> Int32Array:
+        """Free pages, the next one to be given out last."""
+        return self._free[: self._num_free].copy()
 
     def room_beside(self, pinned: Int32Array) -> int:
         """Free pages left once the pages `pinned` (distinct) are held."""
-        return self.num_free - int(np.count_nonzero(self.refs[pinned] == 0))
+        return self.num_available - int(np.count_nonzero(self.refs[pinned] == 0))
 
     def take(self, count: int) -> tuple[Int32Array, Int32Array]:
         """Give out `count` pages with one reference each.
 
         Returns:
             The pages, and those among them that were evicted: the caller must drop their
-            entries from the prefix cache (`published` is cleared here).
+            entries from the prefix cache (`cached` is cleared here).
         """
-        if count > self.num_free:
-            raise ValueError(f"count is {count}; only {self.num_free} pages are free")
-        from_blank = min(count, self._num_blank)
-        self._num_blank -= from_blank
-        pages = self._blank[self._num_blank : self._num_blank + from_blank][::-1].copy()
+        if count > self.num_available:
+            raise ValueError(f"count is {count}; only {self.num_available} pages are free")
+        from_free = min(count, self._num_free)
+        self._num_free -= from_free
+        pages = self._free[self._num_free : self._num_free + from_free][::-1].copy()
         evicted = pages[:0]
-        if count > from_blank:
-            evicted = self.evictable.pop(count - from_blank)
-            self.published[evicted] = False
+        if count > from_free:
+            evicted = self.evictable.pop(count - from_free)
+            self.cached[evicted] = False
             pages = np.concatenate([pages, evicted])
         self.refs[pages] = 1
         return pages, evicted
@@ -87,17 +87,17 @@ class PagePool:
         return idle[self._mention[pages[idle]] == idle]
 
     def settle(self, idle: Int32Array) -> None:
-        """File pages that nobody holds: published ones as most recently used, others as blank."""
-        known = self.published[idle]
+        """File pages that nobody holds: cached ones as most recently used, others as free."""
+        known = self.cached[idle]
         if known.any():
             self.evictable.append(idle[known])
             idle = idle[~known]
-        self._blank[self._num_blank : self._num_blank + len(idle)] = idle
-        self._num_blank += len(idle)
+        self._free[self._num_free : self._num_free + len(idle)] = idle
+        self._num_free += len(idle)
 
     def forget_all(self) -> None:
-        """Nothing is cached any more: evictable pages become blank."""
-        self.published[:] = False
+        """Nothing is cached any more: evictable pages become free."""
+        self.cached[:] = False
         self.settle(self.evictable.pop(len(self.evictable)))
 
 

@@ -77,7 +77,7 @@ def hash_block(parent: Block, token_ids: TokenIds, block_size: int, block_hash: 
 class HashChain:
     """The blocks of one request, hashed once each and kept over waiting and preemption.
 
-    A request owns one and passes it to `BlockManager.admit` each time; its token ids may only
+    A request owns one and passes it to `BlockManager.allocate` each time; its token ids may only
     grow at the end in between.
     """
 
@@ -117,7 +117,7 @@ class HashChain:
 
 
 class PrefixIndex:
-    """Digest to page and page to block. One page per digest, the first one published.
+    """Digest to page and page to block. One page per digest, the first one cached.
 
     A digest alone never makes a hit: `find` compares the content too, so a broken hash costs
     speed and nothing else.
@@ -173,9 +173,9 @@ class PrefixIndex:
 
 @dataclass(slots=True)
 class Suspended:
-    """What `Publications` knew of a row that was swapped out.
+    """What `RowHashes` knew of a row that was swapped out.
 
-    blocks: those published or hit, from the first on.
+    blocks: those cached or hit, from the first on.
     """
 
     enabled: bool
@@ -184,13 +184,13 @@ class Suspended:
     chain: HashChain | None
 
 
-class Publications:
+class RowHashes:
     """Per row: which of its leading full blocks have been offered to the prefix cache.
 
     Attributes:
         index: the prefix cache itself.
-        enabled: `[max_rows]` bool, whether the row may publish.
-        done: `[max_rows]` int32, leading blocks that need no publishing any more.
+        enabled: `[max_rows]` bool, whether the row may cache_blocks.
+        done: `[max_rows]` int32, leading blocks that need no caching any more.
         hits: `[max_rows]` int32, leading blocks that came from the cache.
     """
 
@@ -261,7 +261,7 @@ class Publications:
             return []
         return [self.index.find(block) for block in suspended.blocks]
 
-    def publish(self, row: int, pages: Int32Array, token_ids: TokenIds) -> list[int]:
+    def cache_blocks(self, row: int, pages: Int32Array, token_ids: TokenIds) -> list[int]:
         """Enter the row's blocks after those done, held by `pages`; returns the pages entered."""
         done = int(self.done[row])
         chain: HashChain | None = self._chains[row]
@@ -278,7 +278,7 @@ class Publications:
         return [page for page, new in zip(pages.tolist(), blocks) if self.index.add(new, page)]
 
     def rewind(self, row: int, num_blocks: int) -> None:
-        """Blocks of `row` from `num_blocks` on count as never published."""
+        """Blocks of `row` from `num_blocks` on count as never cached."""
         self.done[row] = num_blocks
         while self._last[row].depth > num_blocks:
             self._last[row] = self._last[row].parent
@@ -289,6 +289,6 @@ class Publications:
         if self.done[row] > num_blocks:
             self.rewind(row, num_blocks)
 
-    def may_publish(self, rows: Int32Array, num_blocks: Int32Array) -> NDArray[np.bool_]:
-        """Which of `rows` have some of their first `num_blocks` blocks left to publish."""
+    def may_cache(self, rows: Int32Array, num_blocks: Int32Array) -> NDArray[np.bool_]:
+        """Which of `rows` have some of their first `num_blocks` blocks left to cache_blocks."""
         return self.enabled[rows] & (num_blocks > self.done[rows])

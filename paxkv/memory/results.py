@@ -11,7 +11,7 @@ class OutOfBlocks(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class Allocation:
     """A sequence got a row.
 
     Attributes:
@@ -45,7 +45,7 @@ class MemoryStats:
 
     Attributes:
         total_blocks: usable pages (the padding page is extra).
-        free_blocks: pages that can be given out: blank ones and evictable ones.
+        free_blocks: pages that can be given out: free ones and evictable ones.
         used_blocks: pages in some table; `free_blocks + used_blocks == total_blocks`.
         cached_blocks: pages the prefix cache knows, used or not.
         evictable_blocks: cached pages that nobody uses (part of `free_blocks`).
@@ -80,9 +80,9 @@ class Snapshot:
     """Everything that decides what the manager will do next; equal iff nothing changed.
 
     Attributes:
-        rows: per live row: row, slots granted, pages, blocks published.
+        rows: per live row: row, slots granted, pages, blocks cached.
         references: references of page 0, 1, ...
-        blank: blank pages, the next one to be given out last.
+        free: free pages, the next one to be given out last.
         evictable: evictable pages, the next one to be evicted first.
         index: `(page, digest)` of every cached page, by page.
         copies: `(source, target)` of every pending copy.
@@ -92,7 +92,7 @@ class Snapshot:
 
     rows: tuple[tuple[int, int, tuple[int, ...], int], ...]
     references: tuple[int, ...]
-    blank: tuple[int, ...]
+    free: tuple[int, ...]
     evictable: tuple[int, ...]
     index: tuple[tuple[int, Hashable], ...]
     copies: tuple[tuple[int, int], ...]

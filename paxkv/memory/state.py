@@ -7,10 +7,10 @@ import numpy as np
 from paxkv.memory import invariants
 from paxkv.memory.copies import PendingCopies
 from paxkv.memory.pool import Int32Array, PagePool
-from paxkv.memory.prefix import BlockHash, Publications
+from paxkv.memory.prefix import BlockHash, RowHashes
 from paxkv.memory.results import MemoryStats, Snapshot
 from paxkv.memory.tables import BlockTables
-from paxkv.memory.transfers import PendingMoves, Twins
+from paxkv.memory.transfers import HostCopies, PendingTransfers
 
 
 class MemoryState:
@@ -22,19 +22,19 @@ class MemoryState:
         self.tables = tables
         self.pool = PagePool(num_blocks)
         self.copies = PendingCopies(num_blocks)
-        self.moves = PendingMoves(num_blocks)
-        self.twins = Twins(num_blocks, num_host_blocks)
-        self.published = Publications(tables.max_rows, tables.block_size, block_hash)
+        self.transfers = PendingTransfers(num_blocks)
+        self.host_copies = HostCopies(num_blocks, num_host_blocks)
+        self.row_hashes = RowHashes(tables.max_rows, tables.block_size, block_hash)
         self._cow_copies = 0
         self._evictions = 0
         self._queries = [0, 0]
         self._hits = [0, 0]
 
     def take(self, count: int) -> Int32Array:
-        """`count` pages from the pool, each with one reference; at most `pool.num_free`."""
+        """`count` pages from the pool, each with one reference; at most `pool.num_available`."""
         pages, evicted = self.pool.take(count)
         if len(evicted):
-            self.published.index.remove(evicted)
+            self.row_hashes.index.remove(evicted)
             self._evictions += len(evicted)
             self._lose(evicted)
         return pages
@@ -46,7 +46,7 @@ class MemoryState:
         self._cow_copies += len(targets)
 
     def end(self, row: int) -> None:
-        """End a sequence: pages nobody else holds become evictable (tail first) or blank."""
+        """End a sequence: pages nobody else holds become evictable (tail first) or free."""
         pages = self.tables.held(row)[::-1].copy()
         self.stop(row)
         self.release(pages[self.pool.drop(pages)])
@@ -55,7 +55,7 @@ class MemoryState:
         """Rows hold nothing any more; their pages are the caller's to let go."""
         self.tables.num_tokens[rows] = 0
         self.tables.live[rows] = False
-        self.published.stop(rows)
+        self.row_hashes.stop(rows)
 
     def let_go(self, pages: Int32Array, columns: Int32Array) -> None:
         """Table cells in `columns` mention `pages` no longer; the tails are evicted first."""
@@ -69,14 +69,14 @@ class MemoryState:
             self._cow_copies -= self.copies.cancel(idle)
             for source in self.copies.read_from(idle).tolist():
                 idle = np.where(idle == source, self._undo_copy(source), idle)
-        if self.moves or len(self.twins):
-            self._lose(idle[~self.pool.published[idle]])
+        if self.transfers or len(self.host_copies):
+            self._lose(idle[~self.pool.cached[idle]])
         self.pool.settle(idle)
 
     def _lose(self, pages: Int32Array) -> None:
         """What `pages` hold is of no use to anybody any more."""
-        self.moves.cancel(pages)
-        self.twins.part_devices(pages)
+        self.transfers.cancel(pages)
+        self.host_copies.part_devices(pages)
 
     def _undo_copy(self, source: int) -> np.int32:
         """The last owner of a page left before the page was copied: no copy is needed.
@@ -87,8 +87,8 @@ class MemoryState:
         rows, columns = self.tables.cells(self.copies.targets_of(source))
         target = int(self.tables.pages[rows[0], columns[0]])
         both = np.array([source, target], np.int32)
-        self.forget(both[self.pool.published[both]])
-        self.twins.part_devices(both)
+        self.forget(both[self.pool.cached[both]])
+        self.host_copies.part_devices(both)
         self._cow_copies -= self.copies.cancel(both[1:])
         self.tables.replace(target, source)
         self.pool.refs[both] = self.pool.refs[both[::-1]]
@@ -96,26 +96,26 @@ class MemoryState:
 
     def forget(self, pages: Int32Array) -> None:
         """Drop pages that are not in the eviction queue from the prefix cache."""
-        self.published.index.remove(pages)
-        self.pool.published[pages] = False
+        self.row_hashes.index.remove(pages)
+        self.pool.cached[pages] = False
 
     def forget_all(self) -> None:
         """Empty the prefix cache."""
         self._lose(self.pool.evictable.pages())
-        self.published.index.clear()
+        self.row_hashes.index.clear()
         self.pool.forget_all()
-        self.published.enabled[:] = False
+        self.row_hashes.enabled[:] = False
 
     def withdraw(self, row: int, num_tokens: int) -> Int32Array:
-        """Take back what `row` published past `num_tokens`; returns other rows with that."""
-        done = int(self.published.done[row])
-        first = max(int(self.published.hits[row]), num_tokens // self.tables.block_size)
+        """Take back what `row` cached past `num_tokens`; returns other rows with that."""
+        done = int(self.row_hashes.done[row])
+        first = max(int(self.row_hashes.hits[row]), num_tokens // self.tables.block_size)
         if first >= done:
             return np.zeros(0, np.int32)
-        self.published.rewind(row, first)
+        self.row_hashes.rewind(row, first)
         pages = self.tables.pages[row, first:done]
         # A reset may have taken them out of the cache since: whoever hit them has them still.
-        self.forget(pages[self.pool.published[pages]])
+        self.forget(pages[self.pool.cached[pages]])
         sharing = self.tables.rows_with(pages)
         return sharing[sharing != row]
 
@@ -128,9 +128,9 @@ class MemoryState:
         pool = self.pool
         return MemoryStats(
             total_blocks=pool.num_pages,
-            free_blocks=pool.num_free,
+            free_blocks=pool.num_available,
             used_blocks=int(np.count_nonzero(pool.refs)),
-            cached_blocks=len(self.published.index),
+            cached_blocks=len(self.row_hashes.index),
             evictable_blocks=len(pool.evictable),
             shared_blocks=int(np.count_nonzero(pool.refs > 1)),
             live_rows=int(np.count_nonzero(self.tables.live)),
@@ -143,7 +143,7 @@ class MemoryState:
         )
 
     def snapshot(self) -> Snapshot:
-        entries = self.published.index.entries()
+        entries = self.row_hashes.index.entries()
         sources, targets = self.copies.pairs()
         return Snapshot(
             rows=tuple(
@@ -151,12 +151,12 @@ class MemoryState:
                     row,
                     int(self.tables.num_tokens[row]),
                     tuple(self.tables.held(row).tolist()),
-                    int(self.published.done[row]),
+                    int(self.row_hashes.done[row]),
                 )
                 for row in np.flatnonzero(self.tables.live).tolist()
             ),
             references=tuple(self.pool.refs.tolist()),
-            blank=tuple(self.pool.blank_pages().tolist()),
+            free=tuple(self.pool.free_pages().tolist()),
             evictable=tuple(self.pool.evictable.pages().tolist()),
             index=tuple((page, entries[page].digest) for page in sorted(entries)),
             copies=tuple(zip(sources.tolist(), targets.tolist())),
@@ -168,5 +168,5 @@ class MemoryState:
         """Raise `InvariantError` if the parts contradict each other."""
         invariants.check_tables(self.tables, self.pool)
         invariants.check_pool(self.pool)
-        invariants.check_index(self.published.index, self.pool, self.tables)
+        invariants.check_index(self.row_hashes.index, self.pool, self.tables)
         invariants.check_copies(self.copies, self.pool)

@@ -9,10 +9,10 @@ import numpy as np
 from paxkv.memory import invariants
 from paxkv.memory.pool import Int32Array, PagePool
 from paxkv.memory.prefix import Suspended
-from paxkv.memory.results import Admission
+from paxkv.memory.results import Allocation
 from paxkv.memory.state import MemoryState
 from paxkv.memory.tables import Rows
-from paxkv.memory.transfers import Moves, PendingMoves, Twins
+from paxkv.memory.transfers import HostCopies, PendingTransfers, Transfers
 
 
 @dataclass(eq=False, slots=True)
@@ -22,12 +22,12 @@ class Swapped:
     Attributes:
         pages: its host pages, in order.
         num_tokens: slots it had, all of them computed.
-        publication: what it had put into the prefix cache.
+        hashes: what it had put into the prefix cache.
     """
 
     pages: Int32Array
     num_tokens: int
-    publication: Suspended
+    hashes: Suspended
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SwapSpace:
     """Host pages, the sequences that hold them, and what must be moved.
 
     A second `PagePool`. A page that several sequences share moves once in either direction and is
-    shared again afterwards (`Twins`); one that is still on the device, held by others or cached,
+    shared again afterwards (`HostCopies`); one that is still on the device, held by others or cached,
     is taken from there. A host page is read only after its copy has landed, and given to nobody
     else before.
 
@@ -67,8 +67,8 @@ class SwapSpace:
         self._state = state
         self._tables = state.tables
         self._pool = PagePool(num_blocks)
-        self._twins: Twins = state.twins
-        self._moves: PendingMoves = state.moves
+        self._host_copies: HostCopies = state.host_copies
+        self._transfers: PendingTransfers = state.transfers
         self._landed = np.ones(num_blocks + 1, np.bool_)
         self._held: dict[int, Swapped] = {}
         self._pages_out = 0
@@ -80,7 +80,7 @@ class SwapSpace:
 
     @property
     def num_free_blocks(self) -> int:
-        return self._pool.num_free
+        return self._pool.num_available
 
     def swap_out(self, row: int) -> Swapped | None:
         """Move a sequence to host memory and free its row.
@@ -93,21 +93,21 @@ class SwapSpace:
                 have been computed by steps that were launched before.
         """
         pages = self._tables.held(self._tables.require_row(row)).copy()
-        if self._moves.arrives(pages) or self._state.copies.writes(pages):
+        if self._transfers.arrives(pages) or self._state.copies.writes(pages):
             raise ValueError(f"row is {row}; its pages are still to be filled by the next step")
-        hosts = self._twins.host_of[pages]
+        hosts = self._host_copies.host_of[pages]
         alone = hosts == 0
         count = int(np.count_nonzero(alone))
-        if count > self._pool.num_free or not self.num_blocks:
+        if count > self._pool.num_available or not self.num_blocks:
             return None
         self._pool.share(hosts[~alone])
         fresh, _ = self._pool.take(count)
         hosts[alone] = fresh
         self._landed[fresh] = False
-        self._moves.out(pages[alone], fresh)
-        self._twins.join(pages[alone], fresh)
-        publication = self._state.published.suspend(row)
-        swapped = Swapped(hosts, int(self._tables.num_tokens[row]), publication)
+        self._transfers.out(pages[alone], fresh)
+        self._host_copies.join(pages[alone], fresh)
+        hashes = self._state.row_hashes.suspend(row)
+        swapped = Swapped(hosts, int(self._tables.num_tokens[row]), hashes)
         self._held[id(swapped)] = swapped
         self._state.end(row)
         return swapped
@@ -115,12 +115,12 @@ class SwapSpace:
     def swap_out_rows(self, rows: Rows) -> list[Swapped] | None:
         """`swap_out` of all `rows`, or of none if host pages run out."""
         pages = np.unique(self._tables.flat(self._tables.require_live(rows))[0])
-        if np.count_nonzero(self._twins.host_of[pages] == 0) > self._pool.num_free:
+        if np.count_nonzero(self._host_copies.host_of[pages] == 0) > self._pool.num_available:
             return None
         away = [self.swap_out(row) for row in np.asarray(rows).tolist()]
         return [swapped for swapped in away if swapped is not None] or None
 
-    def swap_in(self, swapped: Swapped, num_tokens: int, *, headroom: int = 0) -> Admission | None:
+    def swap_in(self, swapped: Swapped, num_tokens: int, *, headroom: int = 0) -> Allocation | None:
         """Give a swapped sequence a row and its pages back, and `num_tokens` slots more.
 
         Args:
@@ -152,29 +152,29 @@ class SwapSpace:
         self._state.pool.pin(pages[~absent])
         taken = self._state.take(len(hosts) + fresh)
         pages[absent] = taken[: len(hosts)]
-        self._moves.into(hosts, pages[absent])
+        self._transfers.into(hosts, pages[absent])
         self._pages_in += len(hosts)
         row = int(rows[0])
         self._tables.start(row, np.concatenate([pages, taken[len(hosts) :]]), total)
-        self._state.published.resume(row, swapped.publication)
+        self._state.row_hashes.resume(row, swapped.hashes)
         self._pair(pages, swapped)
         self._let_go(swapped)
-        return Admission(row, swapped.num_tokens, num_tokens)
+        return Allocation(row, swapped.num_tokens, num_tokens)
 
     def _pair(self, pages: Int32Array, swapped: Swapped) -> None:
         """Note that full `pages` and the host pages they came from hold the same."""
         full = swapped.num_tokens // self._tables.block_size
         pages, hosts = pages[:full], swapped.pages[:full]
-        self._twins.part_hosts(hosts[self._twins.device_of[hosts] != pages])
-        self._twins.join(pages, hosts)
+        self._host_copies.part_hosts(hosts[self._host_copies.device_of[hosts] != pages])
+        self._host_copies.join(pages, hosts)
 
     def _on_device(self, swapped: Swapped) -> Int32Array:
         """Per page of `swapped` a device page with the same content, or 0.
 
         The last page never has one unless it is full: it is about to be written.
         """
-        pages = self._twins.device_of[swapped.pages]
-        for column, page in enumerate(self._state.published.find(swapped.publication)):
+        pages = self._host_copies.device_of[swapped.pages]
+        for column, page in enumerate(self._state.row_hashes.find(swapped.hashes)):
             if not pages[column]:
                 pages[column] = page
         pages[swapped.num_tokens // self._tables.block_size :] = 0
@@ -191,10 +191,10 @@ class SwapSpace:
         pages, first, inside = np.unique(held, return_index=True, return_counts=True)
         pool, size = self._state.pool, self._tables.block_size
         shared = pool.refs[pages] > inside
-        cached = shared & pool.published[pages]
+        cached = shared & pool.cached[pages]
         lengths = np.repeat(self._tables.num_tokens[batch], self._tables.columns(batch))
         filled = np.minimum(size, lengths - columns * size)[first]
-        out = int(np.count_nonzero(self._twins.host_of[pages] == 0))
+        out = int(np.count_nonzero(self._host_copies.host_of[pages] == 0))
         back = len(pages) - int(np.count_nonzero(shared))
         return out + back, int(filled[~cached].sum())
 
@@ -210,27 +210,27 @@ class SwapSpace:
     def _let_go(self, swapped: Swapped) -> None:
         del self._held[id(swapped)]
         idle = swapped.pages[self._pool.drop(swapped.pages)]
-        self._twins.part_hosts(idle)
+        self._host_copies.part_hosts(idle)
         self._pool.settle(idle[self._landed[idle]])
 
     def forget_cached(self) -> None:
         """The prefix cache was emptied: what is here neither hits it nor goes into it again."""
         for swapped in self._held.values():
-            swapped.publication.enabled = False
+            swapped.hashes.enabled = False
 
     def drop_all(self) -> None:
         """Forget every swapped sequence and every move, landed or not: a step has failed."""
         self._held.clear()
-        self._moves.clear()
-        self._twins.clear()
+        self._transfers.clear()
+        self._host_copies.clear()
         self._landed[:] = True
         self._pool = PagePool(self.num_blocks)
 
     # For the device step
 
-    def take_moves(self) -> Moves:
+    def take_transfers(self) -> Transfers:
         """What the next step must move."""
-        return self._moves.take()
+        return self._transfers.take()
 
     def landed(self, hosts: Int32Array) -> None:
         """The copies into `hosts`, moved out by an earlier step, are complete."""
@@ -243,7 +243,7 @@ class SwapSpace:
     def stats(self) -> SwapStats:
         return SwapStats(
             total_blocks=self.num_blocks,
-            free_blocks=self._pool.num_free,
+            free_blocks=self._pool.num_available,
             used_blocks=int(np.count_nonzero(self._pool.refs)),
             sequences=len(self._held),
             pages_out=self._pages_out,
@@ -254,14 +254,14 @@ class SwapSpace:
         """The whole state as a value."""
         return (
             tuple(
-                (swapped.num_tokens, tuple(swapped.pages.tolist()), swapped.publication.enabled)
+                (swapped.num_tokens, tuple(swapped.pages.tolist()), swapped.hashes.enabled)
                 for swapped in self._held.values()
             ),
             tuple(self._pool.refs.tolist()),
-            tuple(self._pool.blank_pages().tolist()),
+            tuple(self._pool.free_pages().tolist()),
             tuple(self._landed.tolist()),
-            tuple(self._twins.host_of.tolist()),
-            tuple(self._moves.arriving().tolist()),
+            tuple(self._host_copies.host_of.tolist()),
+            tuple(self._transfers.arriving().tolist()),
             self.stats(),
         )
 
@@ -270,5 +270,5 @@ class SwapSpace:
         invariants.check_host_pool(
             [swapped.pages for swapped in self._held.values()], self._pool, self._landed
         )
-        invariants.check_twins(self._twins, self._state.pool, self._pool)
-        invariants.check_moves(self._moves, self._state.copies, self._state.pool)
+        invariants.check_host_copies(self._host_copies, self._state.pool, self._pool)
+        invariants.check_transfers(self._transfers, self._state.copies, self._state.pool)

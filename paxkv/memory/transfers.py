@@ -9,8 +9,8 @@ import numpy as np
 from paxkv.memory.pool import Int32Array
 
 
-class Moves(NamedTuple):
-    """What one step moves; all page ids int32, pages of each list distinct.
+class Transfers(NamedTuple):
+    """What one step transfers; all page ids int32, pages of each list distinct.
 
     A step makes them in this order: read `out_devices`, write `in_devices`, copy pages, of which
     none arrives in the same step, then run the layers. What was read goes to `out_hosts` whenever
@@ -27,11 +27,11 @@ class Moves(NamedTuple):
 
 
 NOTHING = np.zeros(0, np.int32)
-NO_MOVES = Moves(NOTHING, NOTHING, NOTHING, NOTHING)
+NO_TRANSFERS = Transfers(NOTHING, NOTHING, NOTHING, NOTHING)
 
 
-class PendingMoves:
-    """Moves collected until a step takes them."""
+class PendingTransfers:
+    """Transfers collected until a step takes them."""
 
     def __init__(self, num_blocks: int) -> None:
         self._coming: Int32Array = np.zeros(num_blocks + 1, np.int32)
@@ -68,19 +68,19 @@ class PendingMoves:
         self._num_coming = 0
         self._out.clear()
 
-    def take(self) -> Moves:
+    def take(self) -> Transfers:
         """All of them, which are then no longer pending."""
         if not self:
-            return NO_MOVES
+            return NO_TRANSFERS
         devices = np.concatenate([NOTHING, *(devices for devices, _ in self._out)])
         hosts = np.concatenate([NOTHING, *(hosts for _, hosts in self._out)])
         arriving = self.arriving()
-        moves = Moves(devices, hosts, self._coming[arriving], arriving)
+        transfers = Transfers(devices, hosts, self._coming[arriving], arriving)
         self.clear()
-        return moves
+        return transfers
 
 
-class Twins:
+class HostCopies:
     """Pairs of a device page and a host page, each page in one pair at most.
 
     This is what lets a shared page move once: whoever is swapped after it finds the copy that is

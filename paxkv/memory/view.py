@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paxkv.memory.pool import Int32Array, PagePool
-from paxkv.memory.prefix import Identity, Publications
+from paxkv.memory.prefix import Identity, RowHashes
 from paxkv.memory.results import MemoryStats, Snapshot
 from paxkv.memory.state import MemoryState
 from paxkv.memory.swap import SwapSpace
@@ -26,7 +26,7 @@ class MemoryView:
     _tables: BlockTables
     _state: MemoryState
     _pool: PagePool
-    _published: Publications
+    _row_hashes: RowHashes
     _weights_version: Identity
 
     @property
@@ -47,7 +47,7 @@ class MemoryView:
     @property
     def cached(self) -> NDArray[np.bool_]:
         """`[num_blocks + 1]` bool, pages the prefix cache knows, in use or not."""
-        return self._pool.published
+        return self._pool.cached
 
     @property
     def live_rows(self) -> Int32Array:
@@ -56,8 +56,8 @@ class MemoryView:
 
     @property
     def num_free_blocks(self) -> int:
-        """Pages that can be given out: blank ones and cached ones nobody uses."""
-        return self._pool.num_free
+        """Pages that can be given out: free ones and cached ones nobody uses."""
+        return self._pool.num_available
 
     @property
     def weights_version(self) -> Identity:
@@ -111,7 +111,7 @@ class MemoryView:
     def __repr__(self) -> str:
         return (
             f"BlockManager({self.num_blocks} blocks of {self.block_size}, "
-            f"{self.num_free_blocks} free, {len(self._published.index)} cached, "
+            f"{self.num_free_blocks} free, {len(self._row_hashes.index)} cached, "
             f"{len(self.live_rows)} rows live)"
         )
 

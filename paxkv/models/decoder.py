@@ -1,5 +1,5 @@
 """The decoder of the Llama family as pure functions over a paged cache: embed, run_layers,
-normalise, logits.
+final_norm, logits.
 
 Activations are columns, `[features, tokens]`: every product is `weight @ x` with the weight as
 checkpoints store it, `[out, in]`. XLA's CPU matmuls pack their right-hand side on every call, and
@@ -19,7 +19,7 @@ from pallas_kernels import ragged_paged_attention, write_kv
 from paxkv.models.config import ModelConfig
 
 Array = jax.Array
-# Of each layer keys, values and, if they are quantised, the factors of both.
+# Of each layer keys, values and, if they are quantized, the factors of both.
 Pages = tuple[tuple[Array, ...], ...]
 Rotations = tuple[Array, Array]
 
@@ -121,7 +121,7 @@ def _factors(pages: tuple[Array, ...]) -> dict[str, Array]:
     return dict(zip(("k_scale", "v_scale"), pages[2:]))
 
 
-def normalise(x: Array, norm: Array, config: ModelConfig) -> Array:
+def final_norm(x: Array, norm: Array, config: ModelConfig) -> Array:
     """The final norm, `[hidden_size, columns]`."""
     return _rms_norm(x, norm, config.rms_norm_eps)
 

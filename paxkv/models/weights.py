@@ -110,7 +110,7 @@ def walk(
         yield path, tree
 
 
-def plant(tree: Any, path: tuple[str | int, ...], leaf: Any) -> None:
+def set_leaf(tree: Any, path: tuple[str | int, ...], leaf: Any) -> None:
     """Replace the leaf of `tree` at `path` in place."""
     for key in path[:-1]:
         tree = tree[key]
@@ -123,7 +123,7 @@ def abstract_params(config: ModelConfig, dtype: Any) -> Tree:
 
     tree = describe(config)
     for path, spec in list(walk(tree)):
-        plant(tree, path, jax.ShapeDtypeStruct(spec.shape, dtype))
+        set_leaf(tree, path, jax.ShapeDtypeStruct(spec.shape, dtype))
     return tree
 
 
@@ -139,5 +139,5 @@ def init_params(config: ModelConfig, key: Any, dtype: Any = "float32", scale: fl
     leaves = list(walk(tree))
     for (path, spec), leaf_key in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
         array = scale * jax.random.normal(leaf_key, spec.shape, "float32")
-        plant(tree, path, (array + float(spec.init == "scale")).astype(dtype))
+        set_leaf(tree, path, (array + float(spec.init == "scale")).astype(dtype))
     return tree

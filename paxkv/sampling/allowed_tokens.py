@@ -1,4 +1,4 @@
-"""AllowedTokens: which tokens a request may draw next, as bits for the device."""
+"""AllowedTokens: which tokens a request may sample next, as bits for the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paxkv.sampling.sampling_params import SamplingParams
 
 
 class NoTokenAllowed(ValueError):
-    """Bans and allowed_token_ids together leave a request nothing to draw."""
+    """Bans and allowed_token_ids together leave a request nothing to sample."""
 
 
 def bad_word_sequences(
@@ -33,7 +33,7 @@ def bad_word_sequences(
 class AllowedTokens:
     """The ban list of one request; stateless, so that all its children share it.
 
-    vocab_size: width of the logits. end_ids: what would end the request; none of them is drawn
+    vocab_size: width of the logits. end_ids: what would end the request; none of them is sampled
     before min_tokens. bad_sequences: `bad_word_sequences`; the last token of one is banned where
     the output ends with those before it. Raises NoTokenAllowed if allowed_token_ids are all
     end ids that min_tokens bans, or all bad words of one token.
@@ -76,13 +76,13 @@ class AllowedTokens:
         for token in banned:
             words[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
         if not words.any():
-            raise NoTokenAllowed("bad_words and allowed_token_ids leave no token to draw")
+            raise NoTokenAllowed("bad_words and allowed_token_ids leave no token to sample")
         return words
 
 
 def _packed(allowed: np.ndarray) -> np.ndarray:
     if not allowed.any():
-        raise NoTokenAllowed("bad_words, min_tokens and allowed_token_ids leave no token to draw")
+        raise NoTokenAllowed("bad_words, min_tokens and allowed_token_ids leave no token to sample")
     words = np.packbits(allowed, bitorder="little").view("<u4").astype(np.uint32)
     words.flags.writeable = False
     return words

@@ -57,7 +57,7 @@ def top_logprobs(
 
 class BeamCandidates(NamedTuple):
     """ids: int32 [R, k] and logprobs: float32 [R, k], most likely first; zeros where no row of
-    the draw is a beam. Banned tokens have -inf."""
+    the sample is a beam. Banned tokens have -inf."""
 
     ids: jax.Array
     logprobs: jax.Array

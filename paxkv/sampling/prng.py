@@ -19,7 +19,7 @@ def row_keys(base: jax.Array, child: jax.Array, position: jax.Array) -> jax.Arra
     """Keys [R] = fold_in(fold_in(base, child), position).
 
     base: uint32 [R, 2] as `split_seed` gives them. child, position: int32 [R]; position is the
-    absolute position of the token being drawn.
+    absolute position of the token being sampled.
     """
     keys = jax.random.wrap_key_data(base, impl=IMPLEMENTATION)
     fold = jax.vmap(jax.random.fold_in)

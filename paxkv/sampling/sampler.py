@@ -24,11 +24,11 @@ from paxkv.sampling.top_k import BLOCK, in_blocks, kth_threshold, padded_to_bloc
 
 
 class SamplingRows(NamedTuple):
-    """How each of R rows is drawn; all [R] except key. Zeros are a greedy row (padding).
+    """How each of R rows is sampled; all [R] except key. Zeros are a greedy row (padding).
 
     temperature: float32, 0 is greedy. top_k: int32, 0 is off. top_p: float32, read only where
     0 < top_p < 1. min_p: float32, 0 is off. key: uint32 [R, 2], `keys.split_seed`. child: int32.
-    position: int32, absolute position of the token to be drawn.
+    position: int32, absolute position of the token to be sampled.
     """
 
     temperature: jax.Array | np.ndarray
@@ -92,7 +92,7 @@ def _most_likely(blocks: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Index [R] drawn with probability weights / sum; never one of weight zero.
+    """Index [R] sampled with probability weights / sum; never one of weight zero.
 
     weights: float32 [R, N], non-negative, not all zero. uniform: float32 [R] in [0, 1).
     """
@@ -103,12 +103,12 @@ def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     return jnp.where(passed.any(-1), jnp.argmax(passed, axis=-1), last).astype(jnp.int32)
 
 
-def _draw(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Array) -> jax.Array:
-    """Columns [R] drawn from softmax(blocks / temperature) under min_p, top_k, then top_p.
+def _sample(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Array) -> jax.Array:
+    """Columns [R] sampled from softmax(blocks / temperature) under min_p, top_k, then top_p.
 
-    top_p needs no threshold: a token drawn from the survivors stays if those more likely than it
-    hold less than top_p of their mass, else the draw is repeated among the more likely ones. What
-    is drawn so has exactly the distribution of the nucleus, and each attempt costs one pass.
+    top_p needs no threshold: a token sampled from the survivors stays if those more likely than it
+    hold less than top_p of their mass, else the sample is repeated among the more likely ones. What
+    is sampled so has exactly the distribution of the nucleus, and each attempt costs one pass.
     """
     temperature = jnp.asarray(rows.temperature)
     scale = (1.0 / jnp.where(temperature > 0, temperature, 1.0))[:, None, None]
@@ -130,7 +130,7 @@ def _draw(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Array)
     State = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
     def attempt(state: State) -> State:
-        """Judge the token drawn last by what is above it, and draw another from there."""
+        """Judge the token sampled last by what is above it, and sample another from there."""
         number, tokens, values, settled, wanted = state
         sums = weigh(blocks, values).sum(-1)
         mass = sums.sum(-1)
@@ -154,9 +154,9 @@ def _draw(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Array)
 def sample_tokens(logits: jax.Array, rows: SamplingRows) -> Sampled:
     """One token per row of float32 logits [R, V], after `edit_logits`.
 
-    Greedy rows take the first largest entry. The others are drawn with a key of their own, under
+    Greedy rows take the first largest entry. The others are sampled with a key of their own, under
     min_p, then top_k, then top_p on what is left, renormalised (vLLM's order); entries equal to
-    the last one kept are kept too. A token of probability zero is never drawn, and a row's token
+    the last one kept are kept too. A token of probability zero is never sampled, and a row's token
     depends on nothing but that row.
     """
     # XLA's CPU maximum passes over NaN, so NaN is looked for by itself.
@@ -165,10 +165,10 @@ def sample_tokens(logits: jax.Array, rows: SamplingRows) -> Sampled:
     greedy, top = _most_likely(blocks)
     bad = has_nan | ~jnp.isfinite(top)
     random = jnp.asarray(rows.temperature) > 0
-    drawn = lax.cond(
-        random.any(), lambda: _draw(blocks, top, rows, bad), lambda: jnp.zeros_like(greedy)
+    sampled = lax.cond(
+        random.any(), lambda: _sample(blocks, top, rows, bad), lambda: jnp.zeros_like(greedy)
     )
-    tokens = jnp.where(random, drawn, greedy)
+    tokens = jnp.where(random, sampled, greedy)
     return Sampled(jnp.where(bad, 0, tokens), bad)
 
 

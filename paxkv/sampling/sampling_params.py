@@ -27,17 +27,17 @@ class SamplingParams:
     the value and the allowed range. Ids are checked against the model's output width by
     `validate_for`, which the engine calls before any work.
 
-    n: sequences returned. best_of: sequences drawn, of which the n with the best
+    n: sequences returned. best_of: sequences sampled, of which the n with the best
         cumulative_logprob are returned (at least n; None means n).
     presence_penalty, frequency_penalty: [-2, 2], over the output's tokens only.
     repetition_penalty: [1e-6, 1e6], over prompt and output, Hugging Face's rule.
     temperature: [0, 1e6]; below 1e-5 is greedy.
     top_p: [0, 1], 0 is greedy. top_k: 0 and -1 are off, 1 is greedy, above the vocabulary is off.
     min_p: [0, 1], relative to the most likely token.
-    seed: 64 bits, signed or unsigned; None and -1 draw from the engine's own seed.
+    seed: 64 bits, signed or unsigned; None and -1 sample from the engine's own seed.
     stop: one string or a list. stop_token_ids: they end the request even under ignore_eos.
     bad_words: strings never generated. logit_bias: {token id: bias}, at most 1,024 entries.
-    allowed_token_ids: if given, nothing else is ever drawn.
+    allowed_token_ids: if given, nothing else is ever sampled.
     max_tokens: at least 1; None takes the room left in max_model_len.
     min_tokens: no end id and no stop string before that many tokens.
     logprobs, prompt_logprobs: alternatives per position besides the chosen token; 0 is the
@@ -197,12 +197,12 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether every token is the most likely one, so that nothing is drawn."""
+        """Whether every token is the most likely one, so that nothing is sampled."""
         return self.temperature < GREEDY_BELOW or self.top_k == 1 or self.top_p == 0.0
 
     @cached_property
     def children(self) -> int:
-        """Sequences drawn: best_of, or n."""
+        """Sequences sampled: best_of, or n."""
         return self.best_of or self.n
 
     @cached_property

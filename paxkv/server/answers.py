@@ -16,7 +16,7 @@ from paxkv.outputs import RequestOutput
 from paxkv.server.deltas import Piece
 from paxkv.server.errors import ApiError, ClientGone
 from paxkv.server.grammar.queue import NotCompiled
-from paxkv.server.pending_request import Call
+from paxkv.server.pending_request import PendingRequest
 from paxkv.server.schemas import GenerationBody
 from paxkv.server.service import Service
 
@@ -45,7 +45,7 @@ def json_response(value: Any) -> Response:
 
 
 async def answer(
-    service: Service, http: HttpRequest, body: GenerationBody, call: Call, form: Format
+    service: Service, http: HttpRequest, body: GenerationBody, call: PendingRequest, form: Format
 ) -> Response:
     """The response to a submitted call; the call is aborted when the client goes.
 
@@ -100,7 +100,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, call: Call, form: Format, *, usage: bool) -> None:
+    def __init__(self, call: PendingRequest, form: Format, *, usage: bool) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._call = call

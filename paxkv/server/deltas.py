@@ -25,10 +25,10 @@ class Piece:
 
 
 @dataclass(slots=True)
-class News:
+class Deltas:
     """What is new about a request after a step.
 
-    time: seconds of `time.monotonic`. num_tokens: drawn by all its sequences in this step.
+    time: seconds of `time.monotonic`. num_tokens: sampled by all its sequences in this step.
     ended: the finish reason, None while it runs.
     """
 
@@ -55,34 +55,34 @@ class Watcher:
         self._done: set[int] = set()
         self._num_tokens = 0
 
-    def look(self, now: float) -> News:
+    def look(self, now: float) -> Deltas:
         """The news since the last look."""
         request = self.request
         total = self._num_tokens
-        if not request.lockstep or request.finished:  # beams come and go
+        if not request.is_beam_group or request.finished:  # beams come and go
             total = sum(len(s.token_ids) - request.num_prompt for s in request.sequences)
-        news = News(request, now, total - self._num_tokens)
+        deltas = Deltas(request, now, total - self._num_tokens)
         self._num_tokens = total
         if self._streaming:
-            news.pieces = self._pieces()
+            deltas.pieces = self._pieces()
         if request.finished:
-            decision = request.sequences[0].decision
-            assert decision is not None
-            news.ended = decision.finish_reason
-        return news
+            finish = request.sequences[0].finish
+            assert finish is not None
+            deltas.ended = finish.finish_reason
+        return deltas
 
     def _pieces(self) -> list[Piece]:
         pieces = []
         for sequence in self.request.sequences:
-            index, decision = sequence.index, sequence.decision
+            index, finish = sequence.index, sequence.finish
             sent = self._sent.get(index, self.request.num_prompt)
-            if index in self._done or (decision is None and len(sequence.token_ids) == sent):
+            if index in self._done or (finish is None and len(sequence.token_ids) == sent):
                 continue
             self._sent[index] = len(sequence.token_ids)
             logprobs = sequence.logprobs
             if logprobs is not None:
                 logprobs = logprobs[sent - self.request.num_prompt :]
-            if decision is not None:
+            if finish is not None:
                 self._done.add(index)
             pieces.append(
                 Piece(
@@ -91,8 +91,8 @@ class Watcher:
                     sequence.text.take_delta(),
                     sequence.token_ids[sent:],
                     logprobs,
-                    decision.finish_reason if decision else None,
-                    decision.stop_reason if decision else None,
+                    finish.finish_reason if finish else None,
+                    finish.stop_reason if finish else None,
                 )
             )
         return pieces

@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar
 
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
-from paxkv.server.deltas import News, Watcher
+from paxkv.server.deltas import Deltas, Watcher
 from paxkv.server.errors import ApiError, DeadlineExceeded, Overloaded, Unavailable
 from paxkv.server.middleware.backlog import Backlog
-from paxkv.server.pending_request import Call
+from paxkv.server.pending_request import PendingRequest
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Observer(Protocol):
 
     def stepped(self, num_tokens: int) -> None: ...
 
-    def advanced(self, news: News) -> None: ...
+    def advanced(self, deltas: Deltas) -> None: ...
 
     def aborted(self, request: Request) -> None: ...
 
@@ -55,13 +55,13 @@ class EngineLoop:
     ) -> None:
         self.backlog = backlog
         self.observers: list[Observer] = []
-        self.calls: set[Call] = set()
+        self.calls: set[PendingRequest] = set()
         self.draining = False
         self.fault: BaseException | None = None
         self.on_fault: Callable[[], None] = lambda: None
         self._engine = engine
         self._max_queue_wait = max_queue_wait
-        self._owners: dict[str, Call] = {}
+        self._owners: dict[str, PendingRequest] = {}
         self._waiting: set[str] = set()
         self._questions: set[asyncio.Future] = set()
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -81,14 +81,14 @@ class EngineLoop:
 
     def submit(
         self, requests: Sequence[Request], *, streaming: bool, deadline: float | None = None
-    ) -> Call:
+    ) -> PendingRequest:
         """Queue the requests of a call, all or none.
 
         deadline: seconds from now. Raises ApiError if nothing is taken now.
         """
         self.check()
         self.backlog.enter(requests)
-        call = Call(requests, streaming, self._close)
+        call = PendingRequest(requests, streaming, self._close)
         self.calls.add(call)
         self._idle.clear()
         for request in requests:
@@ -110,7 +110,7 @@ class EngineLoop:
         if self.draining:
             raise Unavailable("the server is shutting down", code="shutting_down", retry_after=5)
 
-    def _waited(self, call: Call) -> None:
+    def _waited(self, call: PendingRequest) -> None:
         waiting = [r for r in call.requests if r.request_id in self._waiting]
         if waiting:
             call.fail(
@@ -121,7 +121,7 @@ class EngineLoop:
                 )
             )
 
-    def _close(self, call: Call) -> None:
+    def _close(self, call: PendingRequest) -> None:
         """Nobody waits for this call any more."""
         if call not in self.calls:
             return
@@ -144,14 +144,14 @@ class EngineLoop:
         self._waiting.discard(request.request_id)
         self.backlog.leave(request)
 
-    def _stepped(self, num_tokens: int, news: list[News]) -> None:
+    def _stepped(self, num_tokens: int, deltas: list[Deltas]) -> None:
         if num_tokens:
             for observer in self.observers:
                 observer.stepped(num_tokens)
-        self._deliver(news)
+        self._deliver(deltas)
 
-    def _deliver(self, news: list[News]) -> None:
-        for item in news:
+    def _deliver(self, deltas: list[Deltas]) -> None:
+        for item in deltas:
             call = self._owners.get(item.request.request_id)
             if call is None:
                 continue
@@ -247,17 +247,17 @@ class EngineLoop:
         self._busy_since = None
         num_tokens = engine.tokens_per_step[-1] if engine.num_steps > before else 0
         now = time.monotonic()
-        news = []
+        deltas = []
         for request in changed:
             watcher = self._watchers.get(request.request_id)
             if watcher is not None:
-                news.append(watcher.look(now))
+                deltas.append(watcher.look(now))
                 if request.finished:
                     del self._watchers[request.request_id]
-        if news or num_tokens:
-            self._post(self._stepped, num_tokens, news)
+        if deltas or num_tokens:
+            self._post(self._stepped, num_tokens, deltas)
 
-    def _add(self, call: Call) -> None:
+    def _add(self, call: PendingRequest) -> None:
         for request in call.requests:
             watcher = Watcher(request, call.streaming)
             try:

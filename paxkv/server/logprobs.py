@@ -34,7 +34,7 @@ class CompletionLogprobs:
         self._request = request
         self._offset = 0
         context = request.prompt_token_ids if request.detokenizer_context else ()
-        self._detokenizer = self._new(request.params.skip_special_tokens, context)
+        self._detokenizer = self._new(request.sampling_params.skip_special_tokens, context)
 
     def _new(self, skip: bool, context: Sequence[int] = ()) -> Detokenizer | None:
         if self._tokenizer is None:

@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from paxkv.engine.request import Request
-from paxkv.server.deltas import News, Piece
+from paxkv.server.deltas import Deltas, Piece
 from paxkv.server.errors import ApiError, BadRequest, EngineFault
 
 
-class Call:
+class PendingRequest:
     """Waits for its requests; whoever leaves early closes it, which aborts them.
 
-    News that nobody has read yet is kept as pieces, never more than the whole answer: a slow
+    Deltas that nobody has read yet is kept as pieces, never more than the whole answer: a slow
     reader costs memory up to that and delays nobody. All methods are for the event loop's thread.
 
     streaming: whether pieces are wanted; otherwise the finished requests are all that is.
     """
 
     def __init__(
-        self, requests: Sequence[Request], streaming: bool, close: Callable[[Call], None]
+        self, requests: Sequence[Request], streaming: bool, close: Callable[[PendingRequest], None]
     ) -> None:
         self.requests = list(requests)
         self.streaming = streaming
@@ -34,13 +34,13 @@ class Call:
 
     # Told by the engine's loop
 
-    def take(self, news: News) -> None:
+    def take(self, deltas: Deltas) -> None:
         self.started = True
-        self._pieces += news.pieces
-        if news.ended is not None:
-            self.unfinished.discard(news.request.request_id)
-            if news.request.error is not None:
-                self._error = self._error or failure(news.request)
+        self._pieces += deltas.pieces
+        if deltas.ended is not None:
+            self.unfinished.discard(deltas.request.request_id)
+            if deltas.request.error is not None:
+                self._error = self._error or failure(deltas.request)
         self._changed.set()
 
     def fail(self, error: ApiError) -> None:
@@ -93,9 +93,9 @@ class Call:
 
 
 def failure(request: Request) -> ApiError:
-    """The error of a failed request. Parameters that edit logits can leave nothing to draw."""
+    """The error of a failed request. Parameters that edit logits can leave nothing to sample."""
     assert request.error is not None
-    params = request.params
+    params = request.sampling_params
     edits = (
         params.has_penalty,
         params.logit_bias,
@@ -103,6 +103,6 @@ def failure(request: Request) -> ApiError:
         params.allowed_token_ids,
         params.structured_outputs,
     )
-    if any(edits) and request.error.startswith("no token could be drawn"):
+    if any(edits) and request.error.startswith("no token could be sampled"):
         return BadRequest(request.error)
     return EngineFault(request.error)

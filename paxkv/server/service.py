@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from paxkv.engine.engine import Engine
-from paxkv.engine.input_processor import Admitter
+from paxkv.engine.input_processor import InputProcessor
 from paxkv.engine.request import Request
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.sampling.structured_outputs import StructuredOutputsParams
@@ -20,7 +20,7 @@ from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import BadRequest, NotFound
 from paxkv.server.grammar.queue import GrammarQueue, NotCompiled
 from paxkv.server.limits import RequestLimits
-from paxkv.server.pending_request import Call
+from paxkv.server.pending_request import PendingRequest
 from paxkv.server.schemas import GenerationBody
 from paxkv.server.settings import ServerSettings
 from paxkv.server.truncation import Truncation
@@ -36,7 +36,7 @@ class Model(Protocol):
     """What is served; `paxkv.LLM` is one."""
 
     engine: Engine
-    admitter: Admitter
+    input_processor: InputProcessor
 
     def get_tokenizer(self) -> Tokenizer: ...
 
@@ -97,7 +97,7 @@ class Service:
     @cached_property
     def grammar_queue(self) -> GrammarQueue:
         return GrammarQueue(
-            self.model.admitter.grammars,
+            self.model.input_processor.grammars,
             self.loop.check,
             seconds=self.limits.max_grammar_seconds,
             most=self.limits.max_waiting_grammars,
@@ -125,7 +125,7 @@ class Service:
             )
 
         def make(form: dict[str, Any], name: str) -> Request:
-            return self.model.admitter.request(
+            return self.model.input_processor.request(
                 form, params, request_id=name, cache_salt=body.cache_salt
             )
 
@@ -136,7 +136,7 @@ class Service:
 
     def _need_grammar(self, form: StructuredOutputsParams | None) -> None:
         try:
-            if form is not None and not self.model.admitter.grammars.has(form):
+            if form is not None and not self.model.input_processor.grammars.has(form):
                 raise NotCompiled(form)
         except ValueError as error:
             raise BadRequest(str(error), param="structured_outputs") from None
@@ -156,7 +156,7 @@ class Service:
 
         return cut
 
-    def submit(self, body: GenerationBody, requests: list[Request]) -> Call:
+    def submit(self, body: GenerationBody, requests: list[Request]) -> PendingRequest:
         """Queue them. Raises ApiError if nothing is taken now."""
         deadline = self.deadline(body.timeout)
         return self.loop.submit(requests, streaming=bool(body.stream), deadline=deadline)

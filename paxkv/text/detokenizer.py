@@ -26,7 +26,7 @@ def is_byte_level(tokenizer: Tokenizer) -> bool:
 
 
 class Detokenizer:
-    """Turns token ids into text piece by piece.
+    """EngineLock token ids into text piece by piece.
 
     The pieces and the last `flush` join to `tokenizer.decode` of all pushed ids. A character
     whose bytes are split over tokens is held until its last byte is there; of a byte-level token

@@ -62,7 +62,7 @@ class Grammar:
 class Grammars:
     """Compiles for one vocabulary, and remembers what was compiled last. Safe in threads.
 
-    tokenizer: whose tokens are drawn. vocab_size: width of the logits. end_ids: tokens that may
+    tokenizer: whose tokens are sampled. vocab_size: width of the logits. end_ids: tokens that may
     end an answer.
     """
 

@@ -10,7 +10,7 @@ from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.text.detokenizer import Detokenizer
 
 
-class StopDecision(NamedTuple):
+class Finish(NamedTuple):
     """finish_reason "stop" or "length"; stop_reason the string or id met, None for an EOS."""
 
     finish_reason: str
@@ -149,8 +149,8 @@ class SequenceText:
 
     __slots__ = (
         "_count",
-        "_decision",
         "_detokenizer",
+        "_finish",
         "_held",
         "_matched",
         "_released",
@@ -165,7 +165,7 @@ class SequenceText:
         self._rules = rules
         self._detokenizer = detokenizer
         self._count = 0
-        self._decision: StopDecision | None = None
+        self._finish: Finish | None = None
         self._waiting: list[int] = []
         self._released: list[str] = []
         self._taken = 0
@@ -173,16 +173,16 @@ class SequenceText:
         self._matched = [0] * len(rules.strings)
 
     @property
-    def decision(self) -> StopDecision | None:
-        return self._decision
+    def finish(self) -> Finish | None:
+        return self._finish
 
     @property
     def num_tokens(self) -> int:
         return self._count
 
-    def push(self, token_id: int) -> StopDecision | None:
+    def push(self, token_id: int) -> Finish | None:
         """Take the next token; the decision if it ends the sequence."""
-        if self._decision is not None:
+        if self._finish is not None:
             raise RuntimeError(f"token {token_id} pushed after the sequence ended")
         rules = self._rules
         count = self._count = self._count + 1
@@ -191,42 +191,42 @@ class SequenceText:
         if self._detokenizer is not None:
             self._waiting.append(token_id)
             if rules.strings:
-                self._decision = self._decode_waiting()
-                if self._decision is not None:
-                    return self._decision
+                self._finish = self._decode_waiting()
+                if self._finish is not None:
+                    return self._finish
         if count == rules.max_tokens:
-            return self.finish(StopDecision("length"))
+            return self.close(Finish("length"))
         return None
 
-    def finish(self, decision: StopDecision) -> StopDecision:
+    def close(self, finish: Finish) -> Finish:
         """End for an outside reason (length, abort, error). The bytes of an unfinished character
         are flushed first, and a stop string they complete wins; so does an earlier decision."""
-        if self._decision is not None:
-            return self._decision
+        if self._finish is not None:
+            return self._finish
         if not self._rules.strings:
-            self._decision = decision
-            return decision
+            self._finish = finish
+            return finish
         met = self._decode_waiting() or self._flush()
         if met is None:
-            met = decision
+            met = finish
             self._release_held()
-        self._decision = met
+        self._finish = met
         return met
 
-    def _end_on(self, token_id: int) -> StopDecision:
+    def _end_on(self, token_id: int) -> Finish:
         rules = self._rules
-        decision = StopDecision("stop", rules.end_ids[token_id])
+        finish = Finish("stop", rules.end_ids[token_id])
         if not rules.include_stop_str_in_output:
-            return self.finish(decision)
-        if isinstance(decision.stop_reason, str):
-            ended = self.finish(decision)
-            if ended is decision:
-                self._released.append(decision.stop_reason)
+            return self.close(finish)
+        if isinstance(finish.stop_reason, str):
+            ended = self.close(finish)
+            if ended is finish:
+                self._released.append(finish.stop_reason)
             return ended
         self._waiting.append(token_id)
-        return self.finish(decision)
+        return self.close(finish)
 
-    def _decode_waiting(self) -> StopDecision | None:
+    def _decode_waiting(self) -> Finish | None:
         """Decode the waiting tokens; the decision if they complete a stop string."""
         waiting, self._waiting = self._waiting, []
         if self._detokenizer is None:
@@ -238,11 +238,11 @@ class SequenceText:
                 return met
         return None
 
-    def _flush(self) -> StopDecision | None:
+    def _flush(self) -> Finish | None:
         piece = self._detokenizer.flush() if self._detokenizer is not None else ""
         return self._add(piece) if piece else None
 
-    def _add(self, piece: str) -> StopDecision | None:
+    def _add(self, piece: str) -> Finish | None:
         strings = self._rules.strings
         if not strings:
             self._released.append(piece)
@@ -266,7 +266,7 @@ class SequenceText:
             self._released.append(whole[:final])
         return None
 
-    def _cut(self, piece: str, end: int, minus_length: int, text: str) -> StopDecision:
+    def _cut(self, piece: str, end: int, minus_length: int, text: str) -> Finish:
         """Stop string `text` ends `end` characters into `piece`."""
         whole = self._held + piece
         end += len(self._held)
@@ -275,7 +275,7 @@ class SequenceText:
             end += minus_length
         if end:
             self._released.append(whole[:end])
-        return StopDecision("stop", text)
+        return Finish("stop", text)
 
     def _release_held(self) -> None:
         if self._held:
@@ -286,7 +286,7 @@ class SequenceText:
         """Make the text that `push` left for later (only without stop strings)."""
         if self._waiting:
             self._decode_waiting()
-        if self._decision is not None and not self._rules.strings:
+        if self._finish is not None and not self._rules.strings:
             self._flush()
 
     def take_delta(self) -> str:

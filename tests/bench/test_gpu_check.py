@@ -26,7 +26,7 @@ def test_a_dry_run_measures_every_part(tmp_path, capsys):
     assert report["prefill"][0]["share_of_peak"] > 0
     engine = report["engine"]
     assert engine["attention"].startswith("triton")
-    assert all(engine[name] > 0 for name in ("step", "forward", "draw", "host"))
+    assert all(engine[name] > 0 for name in ("step", "forward", "sample", "host"))
     assert report["launches"][0]["seconds_per_attention"] > 0
     text = (tmp_path / "check.md").read_text(encoding="utf-8")
     assert text == capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_a_wrong_kernel_and_a_part_that_fails_are_told(tmp_path, monkeypatch, ca
     def broken(*args):
         raise RuntimeError("no such device")
 
-    monkeypatch.setattr(engine_step, "assemble", broken)
+    monkeypatch.setattr(engine_step, "build_engine", broken)
     asked = ["--dry-run", "--out", str(tmp_path / "check"), "--only", "numerics", "engine"]
     assert main(asked) == 1
     text = capsys.readouterr().out

@@ -28,7 +28,7 @@ SOME = tuple(Lengths(prompt, output) for prompt, output in [(9, 20), (30, 5), (3
 
 def test_slots_of_pages_add_up_and_shared_ones_count_once():
     memory = BlockManager(10, 4, max_rows=4)
-    row = memory.admit([1] * 6).row
+    row = memory.allocate([1] * 6).row
     memory.fork(row, 2)
     memory.append_batch([0, 1])
     now = paged_occupancy(memory)
@@ -39,7 +39,7 @@ def test_slots_of_pages_add_up_and_shared_ones_count_once():
 
 def test_slots_of_a_reservation_add_up():
     memory = ReservingMemory(BuddyPool(100), true_length, SOME, 64, max_rows=4)
-    memory.admit([1] * 9, chain=0, first_chunk=9)
+    memory.allocate([1] * 9, chain=0, first_chunk=9)
     now = reserved_occupancy(memory, {0: 29})
     assert (now.used, now.reserved, now.internal, now.external) == (9, 20, 3, 68)
 

@@ -72,7 +72,7 @@ def test_what_is_set_aside(reservation, expected):
     assert reservation(lengths, 64) == expected
     assert reservation(Lengths(10, 40), 64) <= 64
     memory = ReservingMemory(FirstFitPool(128), reservation, [lengths], 64, max_rows=2)
-    assert memory.admit([0] * 10, chain=0, first_chunk=4).num_new_tokens == 4
+    assert memory.allocate([0] * 10, chain=0, first_chunk=4).num_new_tokens == 4
     assert (memory.room(0), memory.reserved(0)) == (expected - 4, expected)
 
 

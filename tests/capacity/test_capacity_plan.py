@@ -1,4 +1,4 @@
-"""The capacity planner against published figures and against arrays that exist."""
+"""The capacity input_builder against published figures and against arrays that exist."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_every_type_equals_the_library(
         np.testing.assert_array_equal(found[name].astype(np.float32), expected, err_msg=name)
 
 
-def test_quantised_file_of_a_known_model_is_float32(tmp_path: Path) -> None:
+def test_quantized_file_of_a_known_model_is_float32(tmp_path: Path) -> None:
     path = tiny.write_gguf(tmp_path / "m.gguf", tiny.tensors(), "Q8_0")
     assert open_checkpoint(path).dtype == np.float32
     half = tiny.write_gguf(tmp_path / "h.gguf", tiny.tensors(), "F16")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paxkv.models.config import ModelConfig
-from paxkv.models.weights import describe, plant, walk
+from paxkv.models.weights import describe, set_leaf, walk
 from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine import tiny
 from tests.engine.tiny import Tiny, ids
@@ -28,7 +28,7 @@ def weights(config: ModelConfig = CONFIG) -> dict[str, Any]:
     random = np.random.RandomState(5)
     for path, spec in list(walk(tree)):
         array = 0.4 * random.standard_normal(spec.shape) + (spec.init == "scale")
-        plant(tree, path, array.astype(np.float32))
+        set_leaf(tree, path, array.astype(np.float32))
     return tree
 
 

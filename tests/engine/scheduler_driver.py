@@ -1,4 +1,4 @@
-"""The scheduler alone: a fake device whose every draw is a token, in steps that can be counted."""
+"""The scheduler alone: a fake device whose every sample is a token, in steps that can be counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from paxkv.engine.config import Limits
 from paxkv.engine.request import Request
 from paxkv.engine.runner.buckets import Buckets
-from paxkv.engine.scheduler.output import Schedule
+from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.scheduler.policy import Policy
 from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
@@ -35,7 +35,7 @@ def limits(**changes: Any) -> Limits:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request: it arrives before step `step` and draws `output` tokens for each of n.
+    """One request: it arrives before step `step` and samples `output` tokens for each of n.
 
     max_tokens: what the scheduler is told; by default `output`.
     """
@@ -97,8 +97,8 @@ class Driver:
         )
         self.told: list[Told] = []
         self.admissions: list[tuple[int, int]] = []
-        self.schedules: list[Schedule] = []
-        self._flight: Schedule | None = None
+        self.schedules: list[SchedulerOutput] = []
+        self._in_flight: SchedulerOutput | None = None
 
     @property
     def steps(self) -> int:
@@ -129,7 +129,7 @@ class Driver:
             request_id=str(len(self.told)),
             prompt=None,
             prompt_token_ids=[len(self.told) % 97] * asked.prompt,
-            params=params,
+            sampling_params=params,
             seed=0,
             max_tokens=most,
             rules=StopRules.for_request(
@@ -144,35 +144,35 @@ class Driver:
         self.scheduler.add(request)
         return request
 
-    def step(self) -> Schedule | None:
-        schedule = self.scheduler.schedule(uncommitted=self._flight is not None)
+    def step(self) -> SchedulerOutput | None:
+        schedule = self.scheduler.schedule(uncommitted=self._in_flight is not None)
         if schedule is not None:
             self.schedules.append(schedule)
             self._note(schedule)
-        flight, self._flight = self._flight, schedule
+        in_flight_step, self._in_flight = self._in_flight, schedule
         if self.ahead:
-            self._commit(flight)
+            self._commit(in_flight_step)
         else:
             self._commit(schedule)
-            self._flight = None
+            self._in_flight = None
         return schedule
 
-    def _note(self, schedule: Schedule) -> None:
+    def _note(self, schedule: SchedulerOutput) -> None:
         for sequence in schedule.started:
             number = sequence.request.arrival
             self.admissions.append((self.steps, number))
             if self.told[number].admitted is None:
                 self.told[number].admitted = self.steps
 
-    def _commit(self, schedule: Schedule | None) -> None:
+    def _commit(self, schedule: SchedulerOutput | None) -> None:
         if schedule is None:
             return
         self.now += self.step_seconds(schedule.num_tokens)
         self.scheduler.ended(schedule)
-        for draw in schedule.draws:
-            sequence = draw.sequence
+        for sample in schedule.sample_slots:
+            sequence = sample.sequence
             sequence.in_flight -= 1
-            if sequence.decision is not None:
+            if sequence.finish is not None:
                 continue
             sequence.token_ids.append(1)
             told = self.told[sequence.request.arrival]

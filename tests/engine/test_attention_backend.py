@@ -76,7 +76,7 @@ def test_the_real_model_on_triton_with_preemption_forks_and_prefix_hits() -> Non
             block_size=8,
         )
         start = llm.get_tokenizer().encode("The three largest cities of the world are")
-        ends = [llm.get_tokenizer().encode(f" number {place}:") for place in range(7)]
+        ends = [llm.get_tokenizer().encode(f" number {index}:") for index in range(7)]
         prompts = [{"prompt_token_ids": start + end} for end in ends]
         plain = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
         fork = SamplingParams(n=2, temperature=0.8, seed=5, max_tokens=16, ignore_eos=True)

@@ -143,7 +143,7 @@ def test_a_mixed_batch_gives_what_each_gives_alone(
     )
     requests = [engine.add(prompt, params) for prompt, params in MIX]
     engine.run()
-    searches = [request for request in requests if request.lockstep]
+    searches = [request for request in requests if request.is_beam_group]
     assert any(request.num_preemptions for request in searches) is preempts
     for request, expected in zip(requests, alone, strict=True):
         output = request.output()
@@ -204,11 +204,11 @@ def sharing(engine: Tiny, request: Request) -> list[tuple[int, ...]]:
 
 
 def advance(engine: Tiny, request: Request, known: int, computed: bool) -> None:
-    """Until the beams have `known` tokens, and those are computed, or nothing is in flight."""
+    """Until the beams have `known` tokens, and those are computed, or nothing is in in_flight_step."""
     while True:
         lengths = {len(sequence.output_token_ids) for sequence in request.sequences}
         remaining = {len(s.token_ids) - s.num_computed for s in request.sequences}
-        if lengths == {known} and (remaining == {0} if computed else not engine.engine._flight):
+        if lengths == {known} and (remaining == {0} if computed else not engine.engine._in_flight):
             return
         engine.engine.step()
         engine.engine.block_manager.check_invariants()
@@ -236,7 +236,7 @@ def test_preempted_beams_come_back_sharing_what_they_shared(caching: bool, lengt
 
 
 def test_beams_preempted_again_before_all_are_back() -> None:
-    """Those that had been drawn from already must be drawn from again."""
+    """Those that had been sampled from already must be sampled from again."""
     engine = beam_engine(enable_prefix_caching=False, max_num_batched_tokens=8, max_num_seqs=8)
     params = beams(6, 30, ignore_eos=True)
     ample = engine.generate([ids(13)], params)[0]
@@ -245,8 +245,8 @@ def test_beams_preempted_again_before_all_are_back() -> None:
     engine.engine.scheduler.preempt(request.sequences[0])
 
     def half_back() -> bool:
-        drawn = {sequence.drawn for sequence in request.sequences}
-        return len(drawn) == 2 and not any(sequence.in_flight for sequence in request.sequences)
+        sampled = {sequence.sampled for sequence in request.sequences}
+        return len(sampled) == 2 and not any(sequence.in_flight for sequence in request.sequences)
 
     for _ in range(40):
         if half_back():
@@ -328,14 +328,14 @@ def test_abort_leaves_nothing(steps: int) -> None:
 
 @pytest.mark.parametrize("position, place", [(0, 0), (3, 0), (3, 3)])
 def test_logits_that_are_not_finite_end_the_search_with_an_error(
-    position: int, place: int, caplog: pytest.LogCaptureFixture
+    position: int, index: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = beam_engine()
     request = engine.request(ids(9), beams(4, 12), request_id="bad")
     other = engine.add(ids(7), beams(3, 12, ignore_eos=True), request_id="good")
 
     def poison(request_id: str, beam: int, at: int) -> float | None:
-        return float("nan") if (request_id, beam, at) == ("bad", place, position) else None
+        return float("nan") if (request_id, beam, at) == ("bad", index, position) else None
 
     engine.engine.runner.hooks.logits = poison
     engine.engine.add(request)

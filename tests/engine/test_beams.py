@@ -21,15 +21,15 @@ def search_of(width: int, max_tokens: int, **options: Any) -> BeamSearch:
 
 
 def outputs(search: BeamSearch) -> list[list[int]]:
-    return [search.output(place) for place in range(len(search.histories))]
+    return [search.output(index) for index in range(len(search.histories))]
 
 
 def advance(search: BeamSearch, ids: np.ndarray, logprobs: np.ndarray) -> list[int]:
     """One step; for each beam that runs now, the place of its parent."""
     ((moves),) = beams.step([search], ids[None], logprobs[None])
     parents = list(range(len(search.histories)))
-    for place, parent in moves:
-        parents[place] = parent
+    for index, parent in moves:
+        parents[index] = parent
     return parents
 
 
@@ -242,7 +242,7 @@ def test_searches_that_step_together_find_what_each_finds_alone(stopping: bool |
             for number in range(24)
         ]
 
-    def drawn(search: BeamSearch, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def sampled(search: BeamSearch, number: int) -> tuple[np.ndarray, np.ndarray]:
         ids, logprobs = best_first(search, table(number))
         if (search.length + number) % 4 == 0:
             logprobs = np.where(np.arange(VOCAB) < 1, logprobs, np.float32(-np.inf))
@@ -251,13 +251,13 @@ def test_searches_that_step_together_find_what_each_finds_alone(stopping: bool |
     alone, together = make(), make()
     for number, search in enumerate(alone):
         while not search.done:
-            advance(search, *drawn(search, number))
+            advance(search, *sampled(search, number))
     sizes = set()
     running = dict(enumerate(together))
     while running:
         shape = next(iter(running.values())).shape
         batch = {number: search for number, search in running.items() if search.shape == shape}
-        found = [drawn(search, number) for number, search in batch.items()]
+        found = [sampled(search, number) for number, search in batch.items()]
         before = [[list(history) for history in s.histories] for s in batch.values()]
         moves = beams.step(
             list(batch.values()), *(np.stack(each) for each in zip(*found, strict=True))
@@ -265,8 +265,8 @@ def test_searches_that_step_together_find_what_each_finds_alone(stopping: bool |
         for search, old, moved in zip(batch.values(), before, moves, strict=True):
             parents = dict(moved)
             assert list(parents) == sorted(parents)
-            for place, history in enumerate(search.histories):
-                assert history[:-1] == old[parents.get(place, place)]
+            for index, history in enumerate(search.histories):
+                assert history[:-1] == old[parents.get(index, index)]
         sizes.add(len(batch))
         running = {number: search for number, search in running.items() if not search.done}
     assert max(sizes) > 8

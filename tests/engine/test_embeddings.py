@@ -22,7 +22,7 @@ def pooled(prompt: list[int], how: PoolingParams) -> np.ndarray:
 
 
 def embed(tiny: Tiny, prompts: list[list[int]], how: PoolingParams) -> list[EmbeddingRequest]:
-    requests = [tiny.admitter.embedding(prompt, how) for prompt in prompts]
+    requests = [tiny.input_processor.embedding(prompt, how) for prompt in prompts]
     for request in requests:
         tiny.engine.add(request)
     tiny.run()
@@ -56,7 +56,7 @@ def test_beside_requests_that_generate_and_crowd_it_out() -> None:
     alone = Tiny().tokens(ids(6, salt=1), greedy(30))
     others = [tiny.add(ids(6, salt=salt), greedy(30)) for salt in (1, 2)]
     how = PoolingParams(pooling="mean")
-    requests = [tiny.admitter.embedding(ids(length), how) for length in LENGTHS]
+    requests = [tiny.input_processor.embedding(ids(length), how) for length in LENGTHS]
     for request in requests:
         tiny.engine.add(request)
     tiny.run()
@@ -69,7 +69,7 @@ def test_beside_requests_that_generate_and_crowd_it_out() -> None:
 def test_no_token_is_pooled_twice_when_a_prompt_is_computed_again() -> None:
     tiny = Tiny(max_num_batched_tokens=16)
     how = PoolingParams(pooling="mean")
-    request = tiny.admitter.embedding(ids(40), how)
+    request = tiny.input_processor.embedding(ids(40), how)
     tiny.engine.add(request)
     tiny.engine.step()
     assert 0 < request.num_pooled < 40

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from paxkv.engine.config import Limits
-from paxkv.engine.scheduler.output import Schedule
+from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.scheduler.policy import Order, Policy, rank
 from paxkv.engine.scheduler.scheduler import Scheduler
 from tests.engine.scheduler_driver import Asked, Driver, limits
@@ -39,19 +39,19 @@ BATCHES = st.sampled_from(
 
 @st.composite
 def workloads(
-    draw: st.DrawFn, priorities: tuple[int, ...] = (0,), most: int = 9, last_step: int = 25
+    sample: st.DrawFn, priorities: tuple[int, ...] = (0,), most: int = 9, last_step: int = 25
 ) -> list[Asked]:
     """Requests that come one by one; each alone fits into the memory."""
     asked = []
-    for _ in range(draw(st.integers(2, most))):
-        prompt = draw(st.integers(1, 20))
+    for _ in range(sample(st.integers(2, most))):
+        prompt = sample(st.integers(1, 20))
         asked.append(
             Asked(
                 prompt=prompt,
-                output=draw(st.integers(1, 24 - prompt)),
-                step=draw(st.integers(0, last_step)),
-                priority=draw(st.sampled_from(priorities)),
-                n=draw(st.sampled_from([1, 1, 1, 2])),
+                output=sample(st.integers(1, 24 - prompt)),
+                step=sample(st.integers(0, last_step)),
+                priority=sample(st.sampled_from(priorities)),
+                n=sample(st.sampled_from([1, 1, 1, 2])),
             )
         )
     return asked
@@ -76,7 +76,7 @@ def nobody_is_passed_over(driver: Driver) -> None:
             earlier = [
                 other.arrival
                 for other in still_waiting
-                if other.params.priority == request.params.priority
+                if other.params.priority == request.sampling_params.priority
                 and other.arrival < request.arrival
             ]
             assert not earlier, f"{earlier} wait while {request.arrival} starts"
@@ -86,7 +86,7 @@ def the_first_in_line_advances(driver: Driver) -> None:
     """Of those that run, in every step; so with every step somebody's end comes nearer."""
     scheduler: Any = driver.scheduler
     for running, plan in scheduler.steps:
-        assert running[0] in [advance.sequence for advance in plan.advances]
+        assert running[0] in [advance.sequence for advance in plan.scheduled]
 
 
 def everybody_ends_in_time(driver: Driver) -> None:
@@ -120,9 +120,9 @@ def watched(scheduler: type[Scheduler]) -> Callable[..., Scheduler]:
             self.seen: list[Any] = []
             self.steps: list[Any] = []
 
-        def schedule(self, uncommitted: bool) -> Schedule | None:
+        def schedule(self, uncommitted: bool) -> SchedulerOutput | None:
             running = [s for s in self.running if s.num_output < s.request.max_tokens]
-            plan: Schedule | None = super().schedule(uncommitted)
+            plan: SchedulerOutput | None = super().schedule(uncommitted)
             if plan is not None and running:
                 self.steps.append((running, plan))
             if plan is not None and plan.started:
@@ -204,7 +204,7 @@ class QueuesAgain(Scheduler):
         super().preempt(sequence)
         if sequence in self.waiting:
             self.waiting.remove(sequence)
-            sequence.request.place = (1000, *sequence.request.place)
+            sequence.request.rank = (1000, *sequence.request.rank)
             insort(self.waiting, sequence, key=rank)
 
 

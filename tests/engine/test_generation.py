@@ -27,14 +27,14 @@ def expected(config: ModelConfig = CONFIG) -> list[tuple[list[int], list[float]]
 def assert_same(outputs: list[Any], order: Any = None, config: ModelConfig = CONFIG) -> None:
     """Identical up to the first token whose two best logits are within 1e-3 (DESIGN.md 12)."""
     order = range(len(PROMPTS)) if order is None else order
-    for output, place in zip(outputs, order, strict=True):
-        want, gaps = expected(config)[place]
+    for output, index in zip(outputs, order, strict=True):
+        want, gaps = expected(config)[index]
         got = output.outputs[0].token_ids
         assert len(got) == len(want)
         for position, (a, b) in enumerate(zip(got, want, strict=True)):
             if gaps[position] < 1e-3:
                 break
-            assert a == b, f"prompt {place}, token {position}"
+            assert a == b, f"prompt {index}, token {position}"
 
 
 def test_references_have_hardly_any_ties() -> None:
@@ -100,8 +100,8 @@ def test_order_and_arrival_do_not_matter(seed: int) -> None:
     order = np.random.default_rng(seed).permutation(len(PROMPTS)).tolist()
     tiny = Tiny(num_gpu_blocks_override=60, deterministic=True)
     requests = []
-    for place in order:
-        requests.append(tiny.add(PROMPTS[place], greedy(LENGTHS[place][1])))
+    for index in order:
+        requests.append(tiny.add(PROMPTS[index], greedy(LENGTHS[index][1])))
         tiny.engine.step()
     tiny.run()
     assert_same([request.output() for request in requests], order)

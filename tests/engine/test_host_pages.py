@@ -12,7 +12,7 @@ import pytest
 
 from paxkv.cache.pages import PageLayout, allocate
 from paxkv.cache.swap import HostPages, chunk_sizes, chunks, gather_pages, scatter_pages
-from paxkv.memory import Moves
+from paxkv.memory import Transfers
 from tests.engine.tiny import Tiny, greedy, ids
 
 
@@ -23,7 +23,7 @@ def test_chunks_hold_all_pages_and_little_more(sizes: tuple[int, int], count: in
     found = chunks(sizes, count)
     assert set(found) <= {small, large}
     assert count <= sum(found) < count + max(small, large // 2)
-    assert all(sum(found[:place]) < count for place in range(len(found)))
+    assert all(sum(found[:index]) < count for index in range(len(found)))
 
 
 def any_bits(random: np.random.Generator, shape: tuple[int, ...], dtype: type) -> np.ndarray:
@@ -44,9 +44,9 @@ def any_bits(random: np.random.Generator, shape: tuple[int, ...], dtype: type) -
 @pytest.mark.parametrize(
     "dtype", [np.float32, jnp.bfloat16, np.float16, np.int8, jnp.float8_e4m3fn]
 )
-@pytest.mark.parametrize("keys_by_dim", [False, True])
-def test_every_bit_comes_back(dtype: type, keys_by_dim: bool) -> None:
-    layout = PageLayout(2, 3, 4, 8, np.dtype(dtype), keys_by_dim)
+@pytest.mark.parametrize("transposed_keys", [False, True])
+def test_every_bit_comes_back(dtype: type, transposed_keys: bool) -> None:
+    layout = PageLayout(2, 3, 4, 8, np.dtype(dtype), transposed_keys)
     random = np.random.default_rng(0)
     pages = [
         tuple(jnp.asarray(any_bits(random, a.shape, a.dtype)) for a in pair)
@@ -63,7 +63,7 @@ def test_every_bit_comes_back(dtype: type, keys_by_dim: bool) -> None:
         scatter((pair,), content, targets, np.int32(layer))[0] for layer, pair in enumerate(pages)
     ]
     for old, new in zip(before, after):
-        assert len(new) == (4 if layout.quantised else 2)
+        assert len(new) == (4 if layout.quantized else 2)
         for was, now in zip(old, map(np.asarray, new)):
             assert now[targets[:3]].tobytes() == was[devices[:3]].tobytes()
             kept = [page for page in range(1, 12) if page not in targets]
@@ -81,7 +81,7 @@ def test_a_step_reads_what_leaves_before_it_writes_what_arrives() -> None:
     def move(out: list[tuple[int, int]], into: list[tuple[int, int]]) -> None:
         columns = [np.array(c, np.int32) for pairs in (out, into) for c in zip(*pairs)]
         nothing = [np.zeros(0, np.int32)] * 2
-        runner.move(Moves(*(columns if into else [*columns, *nothing])))
+        runner.move(Transfers(*(columns if into else [*columns, *nothing])))
         runner.swapper.land(runner.swapper.num_landing)
 
     move([(1, 3)], [])

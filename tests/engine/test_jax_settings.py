@@ -23,7 +23,7 @@ def test_types_are_never_promoted_by_themselves() -> None:
     with jax.numpy_dtype_promotion("strict"):
         tiny = Tiny(num_gpu_blocks_override=40, num_cpu_blocks_override=20)
         found = tiny.generate(PROMPTS, SAMPLING)
-        embedding = tiny.admitter.embedding(PROMPTS[0], PoolingParams(pooling="mean"))
+        embedding = tiny.input_processor.embedding(PROMPTS[0], PoolingParams(pooling="mean"))
         tiny.engine.add(embedding)
         tiny.run()
     for mine, want in zip(found, wanted, strict=True):

@@ -15,11 +15,11 @@ AMPLE = limits(
 
 
 def first_tokens(driver: Driver) -> dict[int, int]:
-    """The step in which each request's first token is drawn, from 1."""
+    """The step in which each request's first token is sampled, from 1."""
     found: dict[int, int] = {}
     for step, schedule in enumerate(driver.schedules, start=1):
-        for draw in schedule.draws:
-            found.setdefault(draw.sequence.request.arrival, step)
+        for sample in schedule.sample_slots:
+            found.setdefault(sample.sequence.request.arrival, step)
     return found
 
 

@@ -64,7 +64,7 @@ def load_short(data_dir: Path, max_tokens: int = SHORT_TOKENS) -> list[Pair]:
 
 
 def shuffled(pairs: list[Pair], seed: int) -> list[Pair]:
-    return [pairs[place] for place in np.random.default_rng(seed).permutation(len(pairs))]
+    return [pairs[index] for index in np.random.default_rng(seed).permutation(len(pairs))]
 
 
 def greedy(request: dict[str, Any]) -> SamplingParams:
@@ -86,7 +86,7 @@ def check_arrivals(llm: LLM, pairs: list[Pair]) -> None:
     engine = llm.engine
     arrived = []
     for request, _ in pairs:
-        made = llm.admitter.request(request["prompt_token_ids"], greedy(request))
+        made = llm.input_processor.request(request["prompt_token_ids"], greedy(request))
         engine.add(made)
         arrived.append(made)
         engine.step()

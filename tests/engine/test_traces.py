@@ -115,7 +115,7 @@ def test_another_kind_of_device_is_traced_anew() -> None:
 def test_a_damaged_file_is_traced_again(
     damage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = traces.TraceStore(tmp_path)
+    store = traces.TraceCache(tmp_path)
     double = partial(lambda x: x * 2)
     store.save("key", traces.traced(double, (jnp.zeros(3),), ()))
     kept = store.load("key")
@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    store = traces.TraceStore(tmp_path / "file")
+    store = traces.TraceCache(tmp_path / "file")
     store.save("key", traces.traced(partial(jnp.negative), (jnp.zeros(3),), ()))
     assert "cannot be kept" in caplog.text
 

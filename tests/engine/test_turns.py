@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paxkv.engine.locking import Turns
+from paxkv.engine.locking import EngineLock
 from paxkv.engine.request import Request
 from paxkv.llm import LLM
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids
@@ -38,8 +38,8 @@ def llm() -> Iterator[LLM]:
     tiny = Tiny()
     made = LLM.__new__(LLM)
     made.model_config, made._tokenizer = CONFIG, None
-    made.engine, made.admitter = tiny.engine, tiny.admitter
-    made._turns = Turns(tiny.engine)
+    made.engine, made.input_processor = tiny.engine, tiny.input_processor
+    made._lock = EngineLock(tiny.engine)
     yield made
     tiny.engine.block_manager.check_invariants()
     stats = made.stats()
@@ -65,7 +65,7 @@ def after_calls(owner: Any, name: str, act: Callable[[], Any], count: int) -> No
     setattr(owner, name, followed)
 
 
-@pytest.mark.parametrize("name", ["admit", "append_batch", "publish", "free"])
+@pytest.mark.parametrize("name", ["allocate", "append_batch", "cache_blocks", "free"])
 def test_ctrl_c_cuts_no_step_in_two(llm: LLM, wanted: list[list[int]], name: str) -> None:
     after_calls(llm.engine.block_manager, name, lambda: signal.raise_signal(signal.SIGINT), 2)
     with pytest.raises(KeyboardInterrupt):
@@ -75,7 +75,7 @@ def test_ctrl_c_cuts_no_step_in_two(llm: LLM, wanted: list[list[int]], name: str
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("name", ["take_patches", "publish"])
+@pytest.mark.parametrize("name", ["take_patches", "cache_blocks"])
 def test_a_deadline_by_signal_is_the_callers(
     llm: LLM, wanted: list[list[int]], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,13 +119,13 @@ def test_who_handles_ctrl_c_otherwise_still_does(llm: LLM, wanted: list[list[int
     before = signal.signal(signal.SIGINT, lambda number, frame: presses.append(number))
     try:
         after_calls(
-            llm.engine.block_manager, "admit", lambda: signal.raise_signal(signal.SIGINT), 2
+            llm.engine.block_manager, "allocate", lambda: signal.raise_signal(signal.SIGINT), 2
         )
         assert tokens(llm) == wanted
         assert presses == [signal.SIGINT]
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         after_calls(
-            llm.engine.block_manager, "admit", lambda: signal.raise_signal(signal.SIGINT), 1
+            llm.engine.block_manager, "allocate", lambda: signal.raise_signal(signal.SIGINT), 1
         )
         assert tokens(llm) == wanted
     finally:
@@ -135,17 +135,17 @@ def test_who_handles_ctrl_c_otherwise_still_does(llm: LLM, wanted: list[list[int
 def test_threads_share_an_llm(llm: LLM, wanted: list[list[int]]) -> None:
     found: dict[int, list[list[int]]] = {}
 
-    def work(place: int) -> None:
-        alone = [PROMPTS[place]]
+    def work(index: int) -> None:
+        alone = [PROMPTS[index]]
         streamed = [out.outputs[0].token_ids for out in llm.stream(alone[0], PARAMS)]
-        found[place] = [*tokens(llm, alone), *tokens(llm, alone), streamed[-1]]
+        found[index] = [*tokens(llm, alone), *tokens(llm, alone), streamed[-1]]
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(PROMPTS))]
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(PROMPTS))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {place: [tokens] * 3 for place, tokens in enumerate(wanted)}
+    assert found == {index: [tokens] * 3 for index, tokens in enumerate(wanted)}
 
 
 def test_answers_are_read_within_a_turn(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_answers_are_read_within_a_turn(llm: LLM, monkeypatch: pytest.MonkeyPatc
     output, depths = Request.output, []
 
     def noted(request: Request) -> Any:
-        depths.append(llm._turns._depth)
+        depths.append(llm._lock._depth)
         return output(request)
 
     monkeypatch.setattr(Request, "output", noted)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paxkv.engine.build import assemble
+from paxkv.engine.build import build_engine
 from paxkv.engine.config import EngineConfig
 from paxkv.models.weight_store import Weights
 from paxkv.models.weights import abstract_params
@@ -46,7 +46,7 @@ def test_programs_are_compiled_while_weights_are_read() -> None:
             compiled.set()
 
     with Weights.reading(SHAPES, load, no_progress) as weights:
-        engine = assemble(weights, CONFIG, options(max_num_batched_tokens=8), note)
+        engine = build_engine(weights, CONFIG, options(max_num_batched_tokens=8), note)
     assert engine.runner.compiler.names
 
 
@@ -60,7 +60,7 @@ def test_weights_that_cannot_be_read_end_the_start(enforce_eager: bool) -> None:
         while not failed(weights):
             time.sleep(0.01)
         with pytest.raises(OSError, match="ends too early"):
-            assemble(
+            build_engine(
                 weights,
                 CONFIG,
                 options(enforce_eager=enforce_eager),

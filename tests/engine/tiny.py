@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from paxkv.engine.build import assemble
+from paxkv.engine.build import build_engine
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.engine import Engine
-from paxkv.engine.input_processor import Admitter
+from paxkv.engine.input_processor import InputProcessor
 from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
 from paxkv.models.weight_store import Weights
@@ -54,7 +54,7 @@ def ids(length: int, salt: int = 0) -> list[int]:
 
 
 class Tiny:
-    """Engine and admitter of the tiny model, with `LLM.generate`'s loop."""
+    """Engine and input_processor of the tiny model, with `LLM.generate`'s loop."""
 
     def __init__(
         self,
@@ -64,11 +64,13 @@ class Tiny:
     ) -> None:
         self.config = config
         self.options = EngineConfig(**(DEFAULTS | options))
-        self.engine: Engine = assemble(Weights.of(weights or params(config)), config, self.options)
-        self.admitter = Admitter(self.engine, config, None)
+        self.engine: Engine = build_engine(
+            Weights.of(weights or params(config)), config, self.options
+        )
+        self.input_processor = InputProcessor(self.engine, config, None)
 
     def request(self, prompt: list[int], sampling: SamplingParams, **kwargs: Any) -> Request:
-        return self.admitter.request(prompt, replace(sampling, detokenize=False), **kwargs)
+        return self.input_processor.request(prompt, replace(sampling, detokenize=False), **kwargs)
 
     def add(self, prompt: list[int], sampling: SamplingParams, **kwargs: Any) -> Request:
         request = self.request(prompt, sampling, **kwargs)

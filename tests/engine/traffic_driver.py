@@ -70,11 +70,11 @@ KINDS: list[Kind] = [sampled, greedy, children, children, penalised, scored, sec
 def catalogue(size: int = 40) -> tuple[Ask, ...]:
     rng = random.Random(5)
     asks = []
-    for place in range(size):
+    for index in range(size):
         base = rng.choice(BASES)
-        prompt = base[: rng.randint(1, len(base))] + ids(rng.randint(0, 9), salt=50 + place)
+        prompt = base[: rng.randint(1, len(base))] + ids(rng.randint(0, 9), salt=50 + index)
         params = {"max_tokens": rng.randint(1, 22), "ignore_eos": rng.random() < 0.7}
-        params |= KINDS[place % len(KINDS)](rng)
+        params |= KINDS[index % len(KINDS)](rng)
         salt = rng.choice([None, None, None, "tenant"])
         asks.append(Ask(tuple(prompt), tuple(params.items()), salt))
     return tuple(asks)
@@ -196,7 +196,7 @@ class TrafficDriver:
         rows = [sequence.row for sequence in scheduler.running]
         assert sorted(rows) == memory.live_rows.tolist()  # type: ignore[type-var]
         assert len(scheduler.swapped) == memory.swap.stats().sequences
-        searches = any(s.request.lockstep for s in scheduler.swapped)
+        searches = any(s.request.is_beam_group for s in scheduler.swapped)
         self.done["searches in host memory"] += searches
 
     def ended(self, request: Request) -> None:
@@ -210,11 +210,11 @@ class TrafficDriver:
         self.done["answered"] += 1
         preempted = request.num_preemptions > 0
         self.done["preempted and answered"] += preempted
-        self.done["preempted searches"] += preempted and request.lockstep
+        self.done["preempted searches"] += preempted and request.is_beam_group
 
     @staticmethod
     def assert_begins(ask: Ask, request: Request) -> None:
-        if request.lockstep:
+        if request.is_beam_group:
             return
         for (tokens, _), (whole, _) in zip(answer(request), alone(ask)):
             assert whole[: len(tokens)] == tokens

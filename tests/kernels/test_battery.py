@@ -43,13 +43,15 @@ def test_property(holds, backend):
     holds(attention(backend))
 
 
-def keys_by_dim(*, q, k_pages, scale=None, **others):
+def transposed_keys(*, q, k_pages, scale=None, **others):
     """The XLA path with the keys as the engine lays them out on a CPU."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     turned = jnp.swapaxes(k_pages, 2, 3)
-    return xla.ragged_paged_attention(q, turned, scale=scale, keys_by_dim=True, **others)
+    return xla.ragged_paged_attention(q, turned, scale=scale, transposed_keys=True, **others)
 
 
 @pytest.mark.parametrize("case", [*CASES[:2], CASES[-2]], ids=lambda case: case.name)
 def test_keys_by_dim_are_the_same_keys(case):
-    check(jax.jit(keys_by_dim, static_argnames=("scale", "window", "softcap", "return_lse")), case)
+    check(
+        jax.jit(transposed_keys, static_argnames=("scale", "window", "softcap", "return_lse")), case
+    )

@@ -49,7 +49,7 @@ def test_older_jax_is_declined(monkeypatch):
         ({"capability": 80}, "needs compute capability 9.0, the device has 8.0"),
         ({"capability": 100}, "needs compute capability 9.0, the device has 10.0"),
         ({"dtype": np.dtype(np.float32)}, "queries are float32, which wgmma does not multiply"),
-        ({"page_dtype": np.dtype(np.int8), "quantised": True}, "pages are int8"),
+        ({"page_dtype": np.dtype(np.int8), "quantized": True}, "pages are int8"),
         ({"page_dtype": np.dtype(np.float16)}, "pages are float16"),
         ({"head_dim": 72}, "head_dim is 72; covered are 64"),
         ({"num_heads": 65, "num_kv_heads": 1}, "65 query heads share a key head"),

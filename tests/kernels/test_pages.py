@@ -38,14 +38,14 @@ def test_keys_written_by_dim_are_the_same_keys():
     slots = np.array([21, 4, 7], np.int32)
     want = write_kv(*(jnp.asarray(x) for x in pages), k, v, slots)
     turned = jnp.asarray(np.swapaxes(pages[0], 2, 3))
-    got = xla.write_kv(turned, jnp.asarray(pages[1]), k, v, slots, keys_by_dim=True)
+    got = xla.write_kv(turned, jnp.asarray(pages[1]), k, v, slots, transposed_keys=True)
     np.testing.assert_array_equal(np.swapaxes(got[0], 2, 3), want[0])
     np.testing.assert_array_equal(got[1], want[1])
 
 
 @BACK_ENDS
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.float8_e4m3fn], ids=["int8", "float8"])
-def test_quantised_pages_hold_what_was_written(dtype, backend):
+def test_quantized_pages_hold_what_was_written(dtype, backend):
     random = np.random.default_rng(0)
     k, v = random.normal(size=(2, 4, HEADS, DIM)).astype(np.float32) * 5
     k[1, 2] = 0

@@ -48,7 +48,7 @@ def test_what_was_stored_is_chosen_for_its_shapes_alone(cache):
     tuned.store(cache, CALL, OTHER, 1e-3)
     assert triton.Config.choose(CALL) == OTHER
     assert triton.Config.choose(changed(num_pages=70)) == OTHER
-    for values in ({"num_seqs": 3}, {"page_size": 32}, {"window": 9}, {"quantised": True}):
+    for values in ({"num_seqs": 3}, {"page_size": 32}, {"window": 9}, {"quantized": True}):
         assert triton.Config.choose(changed(**values)) != OTHER
     second = changed(num_seqs=3)
     tuned.store(cache, second, default, 1e-3)

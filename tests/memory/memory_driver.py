@@ -110,43 +110,45 @@ class MemoryDriver:
         salt = self.rng.choice(SALTS)
         tokens = self.some_tokens()
         chain = self.bm.chain(salt=salt) if self.rng.random() < 0.5 else None
-        self.admit(Waiting(tokens, salt, len(tokens), chain), resumed=False)
+        self.allocate(Waiting(tokens, salt, len(tokens), chain), resumed=False)
 
     def admit_waiting(self) -> None:
         if self.waiting:
-            self.admit(self.waiting.pop(0), resumed=True)
+            self.allocate(self.waiting.pop(0), resumed=True)
 
-    def admit(self, request: Waiting, *, resumed: bool) -> None:
+    def allocate(self, request: Waiting, *, resumed: bool) -> None:
         chunk = self.rng.choice([None, 1, 2, 5])
         headroom = self.rng.choice([0, 0, 1, 3])
-        use_cache, publish = self.rng.random() < 0.9, self.rng.random() < 0.9
+        use_cache, cache_blocks = self.rng.random() < 0.9, self.rng.random() < 0.9
         before = self.bm.snapshot()
-        admission = self.bm.admit(
+        allocation = self.bm.allocate(
             request.tokens,
             chain=request.chain,
             salt=request.salt if request.chain is None else None,
             first_chunk=chunk,
             headroom=headroom,
             use_cache=use_cache,
-            publish=publish,
+            cache_blocks=cache_blocks,
             resumed=resumed,
         )
         root = request.salt, self.weights
         expected = None
         if self.exact:
-            expected = self.model.admit(root, request.tokens, chunk, headroom, use_cache, publish)
-        if admission is None:
-            assert not self.exact or expected is None, "an admission was refused"
-            assert self.bm.snapshot() == before, "a refused admission left traces"
+            expected = self.model.allocate(
+                root, request.tokens, chunk, headroom, use_cache, cache_blocks
+            )
+        if allocation is None:
+            assert not self.exact or expected is None, "an allocation was refused"
+            assert self.bm.snapshot() == before, "a refused allocation left traces"
             self.waiting.append(request)
             self.done["refused"] += 1
             return
         row, cached, new = (
-            admission.row,
-            admission.num_cached_tokens,
-            admission.num_new_tokens,
+            allocation.row,
+            allocation.num_cached_tokens,
+            allocation.num_new_tokens,
         )
-        assert not self.exact or expected == (row, cached), f"{admission}, not {expected}"
+        assert not self.exact or expected == (row, cached), f"{allocation}, not {expected}"
         assert new >= 1
         assert cached + new <= len(request.tokens)
         self.done["hits" if cached else "misses"] += 1
@@ -160,13 +162,13 @@ class MemoryDriver:
             request.chain,
         )
         self.live[row] = live
-        self.publish(row, min(live.granted, live.prompt))
+        self.cache_blocks(row, min(live.granted, live.prompt))
 
-    def publish(self, row: int, num_tokens: int) -> None:
+    def cache_blocks(self, row: int, num_tokens: int) -> None:
         tokens = self.live[row].tokens
-        entered = self.bm.publish(row, tokens, num_tokens)
+        entered = self.bm.cache_blocks(row, tokens, num_tokens)
         if self.exact:
-            assert entered == self.model.publish(row, tokens, num_tokens)
+            assert entered == self.model.cache_blocks(row, tokens, num_tokens)
 
     def rows(self, accept: Callable[[Live], bool]) -> list[int]:
         return [row for row, live in self.live.items() if accept(live)]
@@ -189,7 +191,7 @@ class MemoryDriver:
         if rows and self.append(rows, counts):
             for row in rows:
                 live = self.live[row]
-                self.publish(row, min(live.granted, live.prompt))
+                self.cache_blocks(row, min(live.granted, live.prompt))
 
     def append(self, rows: list[int], counts: list[int]) -> bool:
         needed = self.bm.blocks_needed(rows, counts)
@@ -330,7 +332,7 @@ class MemoryDriver:
         self.device.compute(self.bm, self.live)
         for row, live in self.live.items():
             if self.rng.random() < 0.9:
-                self.publish(row, live.computed)
+                self.cache_blocks(row, live.computed)
 
     def move(self) -> None:
         """Contents that change place before anything is written."""

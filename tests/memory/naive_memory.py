@@ -24,7 +24,7 @@ class Sequence:
     pages: list[Page]
     granted: int
     hits: int
-    published: int
+    cached: int
     publishes: bool
 
 
@@ -33,7 +33,7 @@ class NaiveMemory:
     num_blocks: int
     block_size: int
     max_rows: int
-    blank: int = 0
+    num_free: int = 0
     rows: dict[int, Sequence] = field(default_factory=dict)
     cached: dict[Key, Page] = field(default_factory=dict)
     evictable: list[Page] = field(default_factory=list)
@@ -42,11 +42,11 @@ class NaiveMemory:
     num_evictions: int = 0
 
     def __post_init__(self) -> None:
-        self.blank = self.num_blocks
+        self.num_free = self.num_blocks
 
     @property
     def free(self) -> int:
-        return self.blank + len(self.evictable)
+        return self.num_free + len(self.evictable)
 
     def blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -55,8 +55,8 @@ class NaiveMemory:
         return root, tuple(tokens[: (column + 1) * self.block_size])
 
     def _new_page(self) -> Page:
-        if self.blank:
-            self.blank -= 1
+        if self.num_free:
+            self.num_free -= 1
         else:
             oldest = self.evictable.pop(0)
             assert oldest.key is not None
@@ -64,14 +64,14 @@ class NaiveMemory:
             self.num_evictions += 1
         return Page(refs=1)
 
-    def admit(
+    def allocate(
         self,
         root: object,
         tokens: list[int],
         first_chunk: int | None,
         headroom: int,
         use_cache: bool,
-        publish: bool,
+        cache_blocks: bool,
     ) -> tuple[int, int] | None:
         """The row and the number of cached tokens, or None."""
         hits: list[Page] = []
@@ -91,7 +91,7 @@ class NaiveMemory:
                 self.evictable.remove(page)
             page.refs += 1
         fresh = [self._new_page() for _ in range(self.blocks(granted) - len(hits))]
-        self.rows[row] = Sequence(root, hits + fresh, granted, len(hits), len(hits), publish)
+        self.rows[row] = Sequence(root, hits + fresh, granted, len(hits), len(hits), cache_blocks)
         return row, cached
 
     def append(self, rows: list[int], counts: list[int]) -> int | None:
@@ -132,7 +132,7 @@ class NaiveMemory:
                 page.refs += 1
         for row, old in zip(targets, read):
             self.rows[row] = Sequence(
-                old.root, list(old.pages), old.granted, old.hits, old.published, old.publishes
+                old.root, list(old.pages), old.granted, old.hits, old.cached, old.publishes
             )
         self._let_go(lost)
 
@@ -145,7 +145,7 @@ class NaiveMemory:
             old.pages[:count],
             count * self.block_size,
             min(old.hits, count),
-            min(old.published, count),
+            min(old.cached, count),
             old.publishes,
         )
 
@@ -173,7 +173,7 @@ class NaiveMemory:
                 self._undo_copy(page, target)
         for page in idle:
             if page.key is None:
-                self.blank += 1
+                self.num_free += 1
             else:
                 self.evictable.append(page)
 
@@ -195,24 +195,24 @@ class NaiveMemory:
             del self.cached[page.key]
             page.key = None
 
-    def publish(self, row: int, tokens: list[int], num_tokens: int) -> int:
+    def cache_blocks(self, row: int, tokens: list[int], num_tokens: int) -> int:
         sequence = self.rows[row]
         entered = 0
         if sequence.publishes:
-            for column in range(sequence.published, num_tokens // self.block_size):
+            for column in range(sequence.cached, num_tokens // self.block_size):
                 key = self.key(sequence.root, tokens, column)
                 if key not in self.cached:
                     self.cached[key] = sequence.pages[column]
                     sequence.pages[column].key = key
                     entered += 1
-                sequence.published = column + 1
+                sequence.cached = column + 1
         return entered
 
     def withdraw(self, row: int, num_tokens: int) -> list[int]:
         sequence = self.rows[row]
         first = max(sequence.hits, num_tokens // self.block_size)
-        taken = sequence.pages[first : sequence.published]
-        sequence.published = min(sequence.published, max(first, 0))
+        taken = sequence.pages[first : sequence.cached]
+        sequence.cached = min(sequence.cached, max(first, 0))
         for page in taken:
             if page.key:
                 self._forget(page)
@@ -224,7 +224,7 @@ class NaiveMemory:
 
     def reset(self) -> None:
         self.cached.clear()
-        self.blank += len(self.evictable)
+        self.num_free += len(self.evictable)
         for page in self.evictable:
             page.key = None
         self.evictable.clear()

@@ -20,7 +20,7 @@ class Asleep:
     root: object
     pages: list[HostPage]
     granted: int
-    published: int
+    cached: int
     publishes: bool
 
 
@@ -76,9 +76,7 @@ class NaiveSwap(NaiveMemory):
             else:
                 host.refs += 1
             hosts.append(host)
-        asleep = Asleep(
-            sequence.root, hosts, sequence.granted, sequence.published, sequence.publishes
-        )
+        asleep = Asleep(sequence.root, hosts, sequence.granted, sequence.cached, sequence.publishes)
         self.asleep.append(asleep)
         self.release([row])
         return asleep
@@ -92,7 +90,7 @@ class NaiveSwap(NaiveMemory):
             page = None
             if (column + 1) * self.block_size <= asleep.granted:
                 page = self.device_twin(host)
-                if page is None and asleep.publishes and column < asleep.published:
+                if page is None and asleep.publishes and column < asleep.cached:
                     page = self.cached.get(self.key(asleep.root, tokens, column))
             found.append(page)
         total = self.blocks(asleep.granted + num_tokens)

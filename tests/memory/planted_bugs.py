@@ -12,7 +12,7 @@ from paxkv.memory import BlockManager, HashChain
 from paxkv.memory import growth as growth_module
 from paxkv.memory.copies import PendingCopies
 from paxkv.memory.pool import EvictionQueue, PagePool
-from paxkv.memory.prefix import Block, PrefixIndex, Publications
+from paxkv.memory.prefix import Block, PrefixIndex, RowHashes
 from paxkv.memory.state import MemoryState
 from paxkv.memory.tables import BlockTables
 
@@ -77,9 +77,9 @@ def shared_page_counted_once(patch: pytest.MonkeyPatch) -> None:
 def freed_twice(patch: pytest.MonkeyPatch) -> None:
     def wrong(right: Any, self: PagePool, idle: Any) -> None:
         right(self, idle)
-        blank = idle[~self.published[idle]][:1]
-        if len(blank) and self._num_blank < self.num_pages:
-            right(self, blank)
+        free = idle[~self.cached[idle]][:1]
+        if len(free) and self._num_free < self.num_pages:
+            right(self, free)
 
     around(patch, PagePool, "settle", wrong)
 
@@ -89,7 +89,7 @@ def freed_twice(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def hits_counted_as_room(patch: pytest.MonkeyPatch) -> None:
-    around(patch, PagePool, "room_beside", lambda right, self, pinned: self.num_free)
+    around(patch, PagePool, "room_beside", lambda right, self, pinned: self.num_available)
 
 
 @planted
@@ -132,7 +132,7 @@ def cached_evicted_before_blank(patch: pytest.MonkeyPatch) -> None:
         if len(self.evictable) < count:
             return right(self, count)
         pages = self.evictable.pop(count)
-        self.published[pages] = False
+        self.cached[pages] = False
         self.refs[pages] = 1
         return pages, pages
 
@@ -237,12 +237,12 @@ def salt_ignored(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def weights_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Rows from before the update go on publishing, under keys that do not say so."""
+    """Rows from before the update go on caching, under keys that do not say so."""
 
     def wrong(right: Any, self: BlockManager, weights_version: Any = None) -> None:
-        publishing = self._published.enabled.copy()
+        caching = self._row_hashes.enabled.copy()
         right(self)
-        self._published.enabled[:] = publishing
+        self._row_hashes.enabled[:] = caching
 
     around(patch, BlockManager, "reset_prefix_cache", wrong)
 
@@ -261,15 +261,15 @@ def partial_block_published(patch: pytest.MonkeyPatch) -> None:
         self.num_tokens[row] = granted
         return entered
 
-    around(patch, BlockManager, "publish", wrong)
+    around(patch, BlockManager, "cache_blocks", wrong)
 
 
 @planted
 def last_token_taken_from_the_cache(patch: pytest.MonkeyPatch) -> None:
-    def wrong(right: Any, self: Publications, chain: Any, token_ids: list[int]) -> Any:
+    def wrong(right: Any, self: RowHashes, chain: Any, token_ids: list[int]) -> Any:
         return right(self, chain, [*token_ids, 0])
 
-    around(patch, Publications, "match", wrong)
+    around(patch, RowHashes, "match", wrong)
 
 
 @planted
@@ -284,12 +284,12 @@ def second_page_for_one_digest(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def children_hash_on_from_the_parents_chain(patch: pytest.MonkeyPatch) -> None:
-    def wrong(right: Any, self: Publications, sources: Any, targets: Any) -> None:
+    def wrong(right: Any, self: RowHashes, sources: Any, targets: Any) -> None:
         chains = self._chains[sources]
         right(self, sources, targets)
         self._chains[targets] = chains
 
-    around(patch, Publications, "copy", wrong)
+    around(patch, RowHashes, "copy", wrong)
 
 
 @planted
@@ -301,7 +301,7 @@ def uncomputed_blocks_stay_published(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def fewer_blocks_are_as_published_as_all(patch: pytest.MonkeyPatch) -> None:
-    around(patch, Publications, "shorten", lambda right, self, row, num_blocks: None)
+    around(patch, RowHashes, "shorten", lambda right, self, row, num_blocks: None)
 
 
 @planted

@@ -9,9 +9,9 @@ import pytest
 from planted_bugs import around, planted
 
 from paxkv.memory import BlockManager, SwapSpace, growth
-from paxkv.memory.prefix import Publications, Suspended
+from paxkv.memory.prefix import RowHashes, Suspended
 from paxkv.memory.state import MemoryState
-from paxkv.memory.transfers import PendingMoves, Twins
+from paxkv.memory.transfers import HostCopies, PendingTransfers
 
 # References and landing
 
@@ -64,7 +64,7 @@ def swapped_row_keeps_its_pages(patch: pytest.MonkeyPatch) -> None:
     def wrong(right: Any, self: SwapSpace, row: int) -> Any:
         swapped = right(self, row)
         if swapped is not None:
-            self._state.take(min(1, self._state.pool.num_free))
+            self._state.take(min(1, self._state.pool.num_available))
         return swapped
 
     around(patch, SwapSpace, "swap_out", wrong)
@@ -75,7 +75,7 @@ def swapped_row_keeps_its_pages(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def shared_block_moved_twice(patch: pytest.MonkeyPatch) -> None:
-    around(patch, Twins, "join", lambda right, self, devices, hosts: None)
+    around(patch, HostCopies, "join", lambda right, self, devices, hosts: None)
 
 
 @planted
@@ -87,7 +87,7 @@ def block_on_the_device_moved_nevertheless(patch: pytest.MonkeyPatch) -> None:
 def wrong_host_page(patch: pytest.MonkeyPatch) -> None:
     around(
         patch,
-        PendingMoves,
+        PendingTransfers,
         "out",
         lambda right, self, devices, hosts: right(self, devices, hosts[::-1].copy()),
     )
@@ -97,7 +97,7 @@ def wrong_host_page(patch: pytest.MonkeyPatch) -> None:
 def fetched_from_the_wrong_host_page(patch: pytest.MonkeyPatch) -> None:
     around(
         patch,
-        PendingMoves,
+        PendingTransfers,
         "into",
         lambda right, self, hosts, devices: right(self, np.roll(hosts, 1), devices),
     )
@@ -107,7 +107,7 @@ def fetched_from_the_wrong_host_page(patch: pytest.MonkeyPatch) -> None:
 def last_page_not_moved(patch: pytest.MonkeyPatch) -> None:
     around(
         patch,
-        PendingMoves,
+        PendingTransfers,
         "into",
         lambda right, self, hosts, devices: right(self, hosts[:-1], devices[:-1]),
     )
@@ -115,15 +115,15 @@ def last_page_not_moved(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def moved_into_a_page_given_away(patch: pytest.MonkeyPatch) -> None:
-    around(patch, PendingMoves, "cancel", lambda right, self, devices: None)
+    around(patch, PendingTransfers, "cancel", lambda right, self, devices: None)
 
 
-# Twins
+# HostCopies
 
 
 @planted
 def device_page_believed_after_it_was_freed(patch: pytest.MonkeyPatch) -> None:
-    around(patch, MemoryState, "_lose", lambda right, self, pages: self.moves.cancel(pages))
+    around(patch, MemoryState, "_lose", lambda right, self, pages: self.transfers.cancel(pages))
 
 
 @planted
@@ -132,10 +132,10 @@ def host_copy_believed_after_the_tail_was_written(patch: pytest.MonkeyPatch) -> 
 
     def wrong(state: MemoryState, plan: Any) -> None:
         tails = np.unique(plan.tails)
-        hosts = state.twins.host_of[tails]
+        hosts = state.host_copies.host_of[tails]
         right(state, plan)
-        lost = (hosts > 0) & (state.twins.host_of[tails] == 0)
-        state.twins.join(tails[lost], hosts[lost])
+        lost = (hosts > 0) & (state.host_copies.host_of[tails] == 0)
+        state.host_copies.join(tails[lost], hosts[lost])
 
     patch.setattr("paxkv.memory.manager.grow", wrong)
 
@@ -144,7 +144,7 @@ def host_copy_believed_after_the_tail_was_written(patch: pytest.MonkeyPatch) -> 
 def half_filled_tail_shared(patch: pytest.MonkeyPatch) -> None:
     def wrong(right: Any, self: SwapSpace, swapped: Any) -> Any:
         pages = right(self, swapped)
-        twin = self._twins.device_of[swapped.pages[-1:]]
+        twin = self._host_copies.device_of[swapped.pages[-1:]]
         if self._state.pool.refs[twin[0]] and pages[-1] == 0:
             pages[-1:] = twin
         return pages
@@ -154,7 +154,7 @@ def half_filled_tail_shared(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def pairs_outlive_a_failed_step(patch: pytest.MonkeyPatch) -> None:
-    around(patch, Twins, "clear", lambda right, self: None)
+    around(patch, HostCopies, "clear", lambda right, self: None)
 
 
 # Prefix cache
@@ -167,21 +167,21 @@ def swapped_sequences_publish_after_a_reset(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def resumed_row_hashes_on_from_its_last_block(patch: pytest.MonkeyPatch) -> None:
-    def wrong(right: Any, self: Publications, row: int, suspended: Suspended) -> None:
+    def wrong(right: Any, self: RowHashes, row: int, suspended: Suspended) -> None:
         right(self, row, suspended)
         if suspended.blocks and suspended.chain is None:
             self._last[row] = suspended.blocks[-1]
 
-    around(patch, Publications, "resume", wrong)
+    around(patch, RowHashes, "resume", wrong)
 
 
 @planted
 def a_row_that_leaves_nothing_does_so_after_swap(patch: pytest.MonkeyPatch) -> None:
-    def wrong(right: Any, self: Publications, row: int, suspended: Suspended) -> None:
+    def wrong(right: Any, self: RowHashes, row: int, suspended: Suspended) -> None:
         right(self, row, suspended)
         self.enabled[row] = True
 
-    around(patch, Publications, "resume", wrong)
+    around(patch, RowHashes, "resume", wrong)
 
 
 @planted

@@ -17,10 +17,10 @@ def assert_alike(bm: BlockManager, model: NaiveMemory, keys: dict[Hashable, Key]
     snapshot = bm.snapshot()
     assert [row for row, *_ in snapshot.rows] == sorted(model.rows)
     named: dict[int, Page] = {}
-    for row, granted, pages, published in snapshot.rows:
+    for row, granted, pages, cached in snapshot.rows:
         sequence = model.rows[row]
         assert granted == sequence.granted
-        assert published == sequence.published
+        assert cached == sequence.cached
         assert len(pages) == len(sequence.pages)
         for page, modelled in zip(pages, sequence.pages):
             assert named.setdefault(page, modelled) is modelled, f"page {page} is two pages"
@@ -29,7 +29,7 @@ def assert_alike(bm: BlockManager, model: NaiveMemory, keys: dict[Hashable, Key]
     stats = snapshot.stats
     assert stats.used_blocks == len(named)
     assert bm.num_free_blocks == model.free, f"{bm.num_free_blocks} free, not {model.free}"
-    assert len(snapshot.blank) == model.blank
+    assert len(snapshot.free) == model.num_free
     assert len(snapshot.index) == len(model.cached)
     assert len(snapshot.copies) == len(model.copies)
     assert stats.cow_copies == model.num_copies

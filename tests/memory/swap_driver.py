@@ -95,23 +95,23 @@ class SwapDriver(MemoryDriver):
         count = self.rng.randint(1, left) if left else 1
         headroom = self.rng.choice([0, 0, 1, 3])
         before = self.bm.snapshot()
-        admission = self.bm.swap.swap_in(sleeper.swapped, count, headroom=headroom)
+        allocation = self.bm.swap.swap_in(sleeper.swapped, count, headroom=headroom)
         expected = None
         if sleeper.modelled is not None:
             expected = self.model.swap_in(sleeper.modelled, live.tokens, count, headroom)
-        if admission is None:
+        if allocation is None:
             assert expected is None, "a sequence was left in host memory"
             assert self.bm.snapshot() == before, "a refused return left traces"
             self.done["refused returns"] += 1
             return
-        assert not self.exact or expected == admission.row, f"{admission}, not {expected}"
-        assert (admission.num_cached_tokens, admission.num_new_tokens) == (live.granted, count)
+        assert not self.exact or expected == allocation.row, f"{allocation}, not {expected}"
+        assert (allocation.num_cached_tokens, allocation.num_new_tokens) == (live.granted, count)
         if not left:
             live.tokens.append(self.rng.randrange(2))
         live.granted += count
         self.asleep.remove(sleeper)
-        self.live[admission.row] = live
-        self.publish(admission.row, min(live.granted, live.prompt))
+        self.live[allocation.row] = live
+        self.cache_blocks(allocation.row, min(live.granted, live.prompt))
 
     def land(self) -> None:
         """Some copy arrives, not always the oldest."""
@@ -147,7 +147,7 @@ class SwapDriver(MemoryDriver):
 
     def move(self) -> None:
         """Read what leaves, copy pages, write what arrives: copies never touch the latter."""
-        moves = self.bm.swap.take_moves()
+        moves = self.bm.swap.take_transfers()
         assert len(set(moves.out_hosts.tolist())) == len(moves.out_hosts)
         assert len(set(moves.in_devices.tolist())) == len(moves.in_devices)
         assert not self.exact or len(moves.out_hosts) == len(self.leaving), "moved twice, or not"

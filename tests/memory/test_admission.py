@@ -12,13 +12,13 @@ class TestAdmission:
     def test_all_or_nothing_and_pinned_blocks_are_no_room(self) -> None:  # BM-02
         bm = BlockManager(num_blocks=8, block_size=4, caching=True)
         run(bm, ids(16))
-        bm.admit(ids(8, 1))
+        bm.allocate(ids(8, 1))
         before = bm.snapshot()
-        assert bm.admit(ids(8) + ids(20, 2)) is None
+        assert bm.allocate(ids(8) + ids(20, 2)) is None
         assert bm.snapshot() == before
-        admission = bm.admit(ids(8) + ids(16, 2))
-        assert admission is not None
-        assert admission.num_cached_tokens == 8
+        allocation = bm.allocate(ids(8) + ids(16, 2))
+        assert allocation is not None
+        assert allocation.num_cached_tokens == 8
         bm.check_invariants()
         assert bm.num_free_blocks == 0
 
@@ -34,10 +34,10 @@ class TestAdmission:
         bm = BlockManager(8, 4, max_rows=1)
         row = start(bm, ids(4))
         before = bm.snapshot()
-        assert bm.admit(ids(4, 1)) is None
+        assert bm.allocate(ids(4, 1)) is None
         assert bm.snapshot() == before
         bm.free(row)
-        assert bm.admit(ids(4, 1)) is not None
+        assert bm.allocate(ids(4, 1)) is not None
 
     def test_larger_than_the_empty_pool_is_an_error_not_a_wait(self) -> None:  # PS-01
         bm = BlockManager(num_blocks=8, block_size=16)
@@ -46,10 +46,10 @@ class TestAdmission:
         assert not bm.fits(129)
         for chunk in (None, 16):
             with pytest.raises(ValueError, match="129 tokens; it must have 1 to 128"):
-                bm.admit(ids(129), first_chunk=chunk)
-        assert bm.admit(ids(128)) is not None
+                bm.allocate(ids(129), first_chunk=chunk)
+        assert bm.allocate(ids(128)) is not None
         with pytest.raises(ValueError, match="0 tokens"):
-            bm.admit([])
+            bm.allocate([])
 
     def test_a_lone_row_that_outgrows_the_pool_is_told_so(self) -> None:  # PS-01
         bm = BlockManager(num_blocks=8, block_size=16, max_blocks_per_row=32)
@@ -74,10 +74,10 @@ class TestAdmission:
 
     def test_headroom_stays_free(self) -> None:
         bm = BlockManager(num_blocks=8, block_size=4)
-        assert bm.admit(ids(16), headroom=5) is None
-        assert bm.admit(ids(16), headroom=4) is not None
+        assert bm.allocate(ids(16), headroom=5) is None
+        assert bm.allocate(ids(16), headroom=4) is not None
         with pytest.raises(ValueError, match="headroom is -1"):
-            bm.admit(ids(4), headroom=-1)
+            bm.allocate(ids(4), headroom=-1)
 
     def test_room_counts_the_rest_of_the_tail(self) -> None:
         bm = BlockManager(num_blocks=8, block_size=4)
@@ -93,23 +93,23 @@ class TestAdmission:
         assert bm.room(row) == 2
         assert bm.can_append(row, 2)
         assert not bm.can_append(row, 3)
-        bm.admit(ids(3, 1))
+        bm.allocate(ids(3, 1))
         assert bm.room(row) == 0
         assert not bm.can_append(row)
 
     def test_first_chunk_then_growth(self) -> None:
         bm = BlockManager(8, 4)
         prompt = ids(19)
-        first = bm.admit(prompt, first_chunk=6)
+        first = bm.allocate(prompt, first_chunk=6)
         assert first is not None
         assert (first.num_cached_tokens, first.num_new_tokens) == (0, 6)
         assert len(bm.row_pages(first.row)) == 2
-        assert bm.publish(first.row, prompt, 6) == 1
+        assert bm.cache_blocks(first.row, prompt, 6) == 1
         grown = bm.append(first.row, 7)
         assert len(grown.pages) == 2
         assert grown.copy is None
-        assert bm.publish(first.row, prompt, 13) == 2
-        second = bm.admit(prompt, first_chunk=6)
+        assert bm.cache_blocks(first.row, prompt, 13) == 2
+        second = bm.allocate(prompt, first_chunk=6)
         assert second is not None
         assert (second.num_cached_tokens, second.num_new_tokens) == (12, 6)
 
@@ -121,14 +121,14 @@ class TestAdmission:
     @pytest.mark.parametrize("chunk", [0, -3])
     def test_bad_chunk(self, chunk: int) -> None:
         with pytest.raises(ValueError, match=f"first_chunk is {chunk}"):
-            BlockManager(8, 4).admit(ids(4), first_chunk=chunk)
+            BlockManager(8, 4).allocate(ids(4), first_chunk=chunk)
 
     @pytest.mark.parametrize("token", [2**31, 1.5, "a"])
     def test_bad_token_changes_nothing(self, token: object) -> None:
         bm = BlockManager(8, 4)
         before = bm.snapshot()
         with pytest.raises(ValueError, match="integers of 32 bits"):
-            bm.admit([1, 2, token, 4, 5])  # type: ignore[list-item]
+            bm.allocate([1, 2, token, 4, 5])  # type: ignore[list-item]
         assert bm.snapshot() == before
 
     @pytest.mark.parametrize("name", ["num_blocks", "block_size", "max_rows", "max_blocks_per_row"])

@@ -99,7 +99,7 @@ class TestRows:
     def test_freeing_all_children_gives_everything_back(self) -> None:  # BM-01
         bm = BlockManager(32, 4, max_rows=4)
         for _ in range(200):
-            parent = start(bm, ids(9), publish=False)
+            parent = start(bm, ids(9), cache_blocks=False)
             rows = [parent, *bm.fork(parent, 3).tolist()]  # type: ignore[union-attr]
             bm.append_batch(rows, 5)
             bm.free_rows(rows)
@@ -128,18 +128,18 @@ class TestRows:
         bm = BlockManager(32, 4)
         row = start(bm, ids(12))
         bm.fork_rows([row], [row])
-        assert bm.publish(row, ids(12), 12) == 3
+        assert bm.cache_blocks(row, ids(12), 12) == 3
         bm.check_invariants()
 
     def test_children_publish_their_own_continuations(self) -> None:
         bm = BlockManager(32, 4)
         parent = start(bm, ids(6))
-        bm.publish(parent, ids(6), 6)
+        bm.cache_blocks(parent, ids(6), 6)
         (child,) = bm.fork(parent, 1)  # type: ignore[misc]
         bm.append_batch([parent, child], 2)
         one, two = [*ids(6), 1, 1], [*ids(6), 2, 2]
-        bm.publish(parent, one, 8)
-        bm.publish(int(child), two, 8)
+        bm.cache_blocks(parent, one, 8)
+        bm.cache_blocks(int(child), two, 8)
         bm.free_rows([parent, child])
         assert run(bm, [*one, 5]) == 8
         assert run(bm, [*two, 5]) == 8

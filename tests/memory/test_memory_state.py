@@ -33,7 +33,7 @@ class TestProof:
             bm = BlockManager(16, 4)
             rows = [start(bm, ids(4, salt)) for salt in range(2)]
             for salt, row in enumerate(rows):
-                bm.publish(row, ids(4, salt), 4)
+                bm.cache_blocks(row, ids(4, salt), 4)
             bm.free(rows[first])
             bm.free(rows[second])
             return bm.snapshot()

@@ -56,11 +56,11 @@ class TestPrefixCache:
     def test_a_block_is_no_hit_before_it_is_published(self) -> None:  # PC-04
         bm = BlockManager(64, 4)
         first = start(bm, ids(12))
-        second = bm.admit(ids(12))
+        second = bm.allocate(ids(12))
         assert second is not None
         assert second.num_cached_tokens == 0
-        bm.publish(first, ids(12), 12)
-        third = bm.admit(ids(12))
+        bm.cache_blocks(first, ids(12), 12)
+        third = bm.allocate(ids(12))
         assert third is not None
         assert third.num_cached_tokens == 8
         assert bm.row_pages(third.row)[:2].tolist() == bm.row_pages(first)[:2].tolist()
@@ -69,18 +69,18 @@ class TestPrefixCache:
     def test_only_full_blocks_are_published(self) -> None:
         bm = BlockManager(64, 4)
         row = start(bm, ids(11))
-        assert bm.publish(row, ids(11), 11) == 2
-        assert bm.publish(row, ids(11), 11) == 0
+        assert bm.cache_blocks(row, ids(11), 11) == 2
+        assert bm.cache_blocks(row, ids(11), 11) == 0
         with pytest.raises(ValueError, match="num_tokens is 12; row 0 has 11 slots"):
-            bm.publish(row, ids(12), 12)
+            bm.cache_blocks(row, ids(12), 12)
         bm.append(row)
         assert bm.publishable([row], [11]).tolist() == [False]
         assert bm.publishable([row], [12]).tolist() == [True]
-        assert bm.publish(row, ids(12), 12) == 1
+        assert bm.cache_blocks(row, ids(12), 12) == 1
 
     def test_a_request_may_neither_read_nor_leave_blocks(self) -> None:
         bm = BlockManager(64, 4)
-        run(bm, ids(9), publish=False)
+        run(bm, ids(9), cache_blocks=False)
         assert run(bm, ids(9)) == 0
         assert run(bm, ids(9), use_cache=False) == 0
         assert run(bm, ids(9)) == 8
@@ -93,7 +93,7 @@ class TestPrefixCache:
         bm = BlockManager(64, 4)
         rows = [start(bm, ids(9)) for _ in range(2)]
         for row in rows:
-            bm.publish(row, ids(9), 9)
+            bm.cache_blocks(row, ids(9), 9)
         assert bm.stats().cached_blocks == 2
         bm.free_rows(rows)
         bm.check_invariants()
@@ -133,11 +133,11 @@ class TestPrefixCache:
         bm = BlockManager(16, 4)
         run(bm, ids(9))
         row = start(bm, ids(9, 1))
-        bm.publish(row, ids(9, 1), 4)
+        bm.cache_blocks(row, ids(9, 1), 4)
         bm.reset_prefix_cache()
         bm.check_invariants()
         assert bm.stats().cached_blocks == 0
-        assert bm.publish(row, ids(9, 1), 9) == 0
+        assert bm.cache_blocks(row, ids(9, 1), 9) == 0
         bm.free(row)
         assert run(bm, ids(9)) == 0
         assert bm.num_free_blocks == 16
@@ -147,7 +147,7 @@ class TestPrefixCache:
         chain = bm.chain()
         blocker = start(bm, ids(72, 5), use_cache=False)
         for _ in range(5):
-            assert bm.admit(ids(40), chain=chain) is None
+            assert bm.allocate(ids(40), chain=chain) is None
         bm.free(blocker)
         assert run(bm, ids(40), chain=chain) == 0
         assert run(bm, ids(44), chain=chain, resumed=True) == 40
@@ -192,8 +192,8 @@ class TestWithdrawing:
         bm = BlockManager(32, 4)
         run(bm, ids(5))
         row = start(bm, ids(17))
-        bm.publish(row, ids(17), 17)
-        sharing = bm.admit(ids(13))
+        bm.cache_blocks(row, ids(17), 17)
+        sharing = bm.allocate(ids(13))
         assert sharing is not None
         assert sharing.num_cached_tokens == 12
         assert bm.withdraw(row, 9).tolist() == [sharing.row]
@@ -204,8 +204,8 @@ class TestWithdrawing:
     def test_those_who_hit_it_are_told_even_after_a_reset(self) -> None:
         bm = BlockManager(32, 4)
         row = start(bm, ids(17))
-        bm.publish(row, ids(17), 17)
-        sharing = bm.admit(ids(13))
+        bm.cache_blocks(row, ids(17), 17)
+        sharing = bm.allocate(ids(13))
         assert sharing is not None
         bm.reset_prefix_cache()
         assert bm.withdraw(row, 0).tolist() == [sharing.row]
@@ -215,7 +215,7 @@ class TestWithdrawing:
         bm = BlockManager(32, 4)
         run(bm, ids(9))
         row = start(bm, ids(17))
-        bm.publish(row, ids(17), 17)
+        bm.cache_blocks(row, ids(17), 17)
         assert len(bm.withdraw(row, 0)) == 0
         bm.free(row)
         assert run(bm, ids(17)) == 8
@@ -223,7 +223,7 @@ class TestWithdrawing:
     def test_it_can_be_published_again(self) -> None:
         bm = BlockManager(32, 4)
         row = start(bm, ids(17))
-        assert bm.publish(row, ids(17), 17) == 4
+        assert bm.cache_blocks(row, ids(17), 17) == 4
         bm.withdraw(row, 5)
-        assert bm.publish(row, ids(17), 17) == 3
+        assert bm.cache_blocks(row, ids(17), 17) == 3
         bm.check_invariants()

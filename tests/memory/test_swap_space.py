@@ -20,15 +20,15 @@ def put_away(bm: BlockManager, row: int) -> Swapped:
 
 
 def bring_back(bm: BlockManager, swapped: Swapped, num_tokens: int = 1) -> int:
-    admission = bm.swap.swap_in(swapped, num_tokens)
-    assert admission is not None
+    allocation = bm.swap.swap_in(swapped, num_tokens)
+    assert allocation is not None
     bm.check_invariants()
-    return admission.row
+    return allocation.row
 
 
 def land(bm: BlockManager) -> int:
     """Do what a step does; returns the pages moved to host memory."""
-    moves = bm.swap.take_moves()
+    moves = bm.swap.take_transfers()
     bm.take_copies()
     bm.swap.landed(moves.out_hosts)
     bm.check_invariants()
@@ -44,14 +44,14 @@ class TestSwapping:
         assert (swapped.num_tokens, len(swapped.pages)) == (10, 3)
         assert bm.num_free_blocks == 16
         assert bm.swap.num_free_blocks == 13
-        moves = bm.swap.take_moves()
+        moves = bm.swap.take_transfers()
         assert moves.out_devices.tolist() == pages
         assert moves.out_hosts.tolist() == swapped.pages.tolist()
         assert not len(moves.in_devices)
         bm.swap.landed(moves.out_hosts)
         back = bring_back(bm, swapped, 3)
         assert bm.num_tokens[back] == 13
-        moves = bm.swap.take_moves()
+        moves = bm.swap.take_transfers()
         assert moves.in_hosts.tolist() == swapped.pages.tolist()
         assert moves.in_devices.tolist() == bm.row_pages(back)[:3].tolist()
         assert bm.swap.num_free_blocks == 16
@@ -61,7 +61,7 @@ class TestSwapping:
     def test_a_page_counts_when_it_has_landed(self) -> None:
         bm = manager()
         swapped = put_away(bm, start(bm, ids(10)))
-        moves = bm.swap.take_moves()
+        moves = bm.swap.take_transfers()
         assert bm.swap.stats().pages_out == 0
         before = bm.snapshot()
         assert bm.swap.swap_in(swapped, 1) is None
@@ -78,7 +78,7 @@ class TestSwapping:
         assert land(bm) == 3
         assert bm.swap.stats().used_blocks == 3
         rows = [bring_back(bm, swapped) for swapped in away]
-        moves = bm.swap.take_moves()
+        moves = bm.swap.take_transfers()
         # Two full pages shared by all four; each writes to a tail of its own.
         assert len(moves.in_devices) == 2 + 4
         assert len({tuple(bm.row_pages(row)[:2].tolist()) for row in rows}) == 1
@@ -94,45 +94,45 @@ class TestSwapping:
         swapped = put_away(bm, child)
         land(bm)
         back = bring_back(bm, swapped)
-        assert len(bm.swap.take_moves().in_devices) == 1
+        assert len(bm.swap.take_transfers().in_devices) == 1
         assert bm.row_pages(back)[:2].tolist() == bm.row_pages(row)[:2].tolist()
 
     def test_what_is_still_cached_on_the_device_is_taken_from_there(self) -> None:
         bm = manager()
         row = start(bm, ids(10))
-        bm.publish(row, ids(10), 10)
+        bm.cache_blocks(row, ids(10), 10)
         pages = bm.row_pages(row)[:2].tolist()
         swapped = put_away(bm, row)
         land(bm)
         assert bm.stats().evictable_blocks == 2
         back = bring_back(bm, swapped)
         assert bm.row_pages(back)[:2].tolist() == pages
-        assert len(bm.swap.take_moves().in_devices) == 1
+        assert len(bm.swap.take_transfers().in_devices) == 1
         assert bm.stats().prefix_queries == 10, "a return is no query"
 
     def test_what_somebody_else_has_cached_meanwhile_is_taken_too(self) -> None:
         bm = manager(num_blocks=4)
         row = start(bm, ids(10))
-        bm.publish(row, ids(10), 10)
+        bm.cache_blocks(row, ids(10), 10)
         swapped = put_away(bm, row)
         land(bm)
         run(bm, ids(16, 1))
         assert bm.stats().evictions == 2
         run(bm, ids(9))
         back = bring_back(bm, swapped)
-        assert len(bm.swap.take_moves().in_devices) == 1
-        assert bm.publish(back, ids(11), 11) == 0
+        assert len(bm.swap.take_transfers().in_devices) == 1
+        assert bm.cache_blocks(back, ids(11), 11) == 0
 
     def test_evicted_blocks_come_from_host_memory_and_are_cached_again(self) -> None:
         bm = manager(num_blocks=4)
         row = start(bm, ids(10))
-        bm.publish(row, ids(10), 10)
+        bm.cache_blocks(row, ids(10), 10)
         swapped = put_away(bm, row)
         land(bm)
-        run(bm, ids(16, 1), publish=False)
+        run(bm, ids(16, 1), cache_blocks=False)
         back = bring_back(bm, swapped)
-        assert len(bm.swap.take_moves().in_devices) == 3
-        assert bm.publish(back, ids(11), 11) == 2
+        assert len(bm.swap.take_transfers().in_devices) == 3
+        assert bm.cache_blocks(back, ids(11), 11) == 2
 
     def test_a_written_tail_moves_again(self) -> None:
         bm = manager()
@@ -207,7 +207,7 @@ class TestLimits:
         with pytest.raises(ValueError, match="still to be filled"):
             bm.swap.swap_out(row)
         (child,) = bm.fork(row, 1).tolist()  # type: ignore[union-attr]
-        bm.swap.take_moves()
+        bm.swap.take_transfers()
         bm.append(child)
         with pytest.raises(ValueError, match="still to be filled"):
             bm.swap.swap_out(child)
@@ -233,20 +233,20 @@ class TestEnds:
         swapped = put_away(bm, start(bm, ids(10)))
         land(bm)
         bm.free(bring_back(bm, swapped))
-        assert not bm.swap.take_moves()
+        assert not bm.swap.take_transfers()
         assert bm.num_free_blocks == bm.swap.num_free_blocks == 16
 
     def test_a_reset_stops_hits_and_publishing(self) -> None:
         bm = manager()
         row = start(bm, ids(10))
-        bm.publish(row, ids(10), 10)
+        bm.cache_blocks(row, ids(10), 10)
         swapped = put_away(bm, row)
         land(bm)
         bm.reset_prefix_cache(weights_version=2)
         run(bm, ids(10))
         back = bring_back(bm, swapped)
-        assert len(bm.swap.take_moves().in_devices) == 3, "its own KV, not that of new weights"
-        assert bm.publish(back, ids(11), 11) == 0
+        assert len(bm.swap.take_transfers().in_devices) == 3, "its own KV, not that of new weights"
+        assert bm.cache_blocks(back, ids(11), 11) == 0
 
     def test_a_failed_step_empties_it(self) -> None:
         bm = manager()
@@ -254,7 +254,7 @@ class TestEnds:
         bm.swap.drop_all()
         bm.check_invariants()
         assert bm.swap.num_free_blocks == 16
-        assert not bm.swap.take_moves()
+        assert not bm.swap.take_transfers()
         with pytest.raises(ValueError, match="no sequence"):
             bm.swap.swap_in(away[0], 1)
 
@@ -262,7 +262,7 @@ class TestEnds:
         bm = manager()
         row = start(bm, ids(10))
         assert bm.swap.cost([row]) == (6, 10)
-        bm.publish(row, ids(10), 10)
+        bm.cache_blocks(row, ids(10), 10)
         other = start(bm, ids(10))
         # Two cached pages stay with the other; they move out once and come back by themselves.
         assert bm.swap.cost([row]) == (4, 2)

@@ -11,16 +11,16 @@ def ids(count: int, salt: int = 0) -> list[int]:
 
 
 def run(bm: BlockManager, tokens: list[int], **options: object) -> int:
-    """Admit, publish, free; returns the tokens that came from the cache."""
-    admission = bm.admit(tokens, **options)  # type: ignore[arg-type]
-    assert admission is not None
-    bm.publish(admission.row, tokens, len(tokens))
-    bm.free(admission.row)
+    """Admit, cache_blocks, free; returns the tokens that came from the cache."""
+    allocation = bm.allocate(tokens, **options)  # type: ignore[arg-type]
+    assert allocation is not None
+    bm.cache_blocks(allocation.row, tokens, len(tokens))
+    bm.free(allocation.row)
     bm.check_invariants()
-    return admission.num_cached_tokens
+    return allocation.num_cached_tokens
 
 
 def start(bm: BlockManager, tokens: list[int], **options: object) -> int:
-    admission = bm.admit(tokens, **options)  # type: ignore[arg-type]
-    assert admission is not None
-    return admission.row
+    allocation = bm.allocate(tokens, **options)  # type: ignore[arg-type]
+    assert allocation is not None
+    return allocation.row

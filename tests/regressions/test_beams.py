@@ -89,7 +89,7 @@ def test_bs_01_the_real_model_against_transformers(
         beam_width=width, max_tokens=24, length_penalty=penalty, early_stopping=stopping
     )
     (output,) = smollm.beam_search({"prompt_token_ids": ids}, params, use_tqdm=False)
-    ends = tuple(smollm.admitter._eos_token_ids)
+    ends = tuple(smollm.input_processor._eos_token_ids)
     found, scores = search(
         build_transformers_model(checkpoint),
         ids,

@@ -24,7 +24,7 @@ def test_bm_01_abort_ends_all_children(n: int, steps: int) -> None:
     tiny.engine.abort(request.request_id)
     assert request.finished
     assert request.finished_time is not None
-    assert {s.decision.finish_reason for s in request.sequences} == {"abort"}
+    assert {s.finish.finish_reason for s in request.sequences} == {"abort"}
     assert len(tiny.engine.block_manager.live_rows) <= 1
     lengths = [len(s.token_ids) for s in request.sequences]
     tiny.run()
@@ -45,7 +45,7 @@ def test_bm_01_two_hundred_aborts_leave_nothing() -> None:
     del request
     tiny.engine.step()
     assert_idle(tiny)
-    assert tiny.engine._flight is None
+    assert tiny.engine._in_flight is None
     assert not tiny.engine._changed
     gc.collect()
     assert not [request for request in made if request() is not None], "somebody keeps them"
@@ -97,15 +97,15 @@ def test_bm_02_admission_is_all_or_nothing() -> None:
     def other(length: int, salt: int) -> list[int]:
         return [100 * salt + place for place in range(length)]
 
-    first = memory.admit(ids(16))
+    first = memory.allocate(ids(16))
     assert first is not None
-    memory.publish(first.row, ids(16), 16)
+    memory.cache_blocks(first.row, ids(16), 16)
     memory.free(first.row)
-    assert memory.admit(other(8, 1)) is not None
+    assert memory.allocate(other(8, 1)) is not None
     before = memory.snapshot()
-    assert memory.admit(ids(16)[:8] + other(20, 2)) is None
+    assert memory.allocate(ids(16)[:8] + other(20, 2)) is None
     assert memory.snapshot() == before
-    assert memory.admit(ids(16)[:8] + other(16, 2)) is not None
+    assert memory.allocate(ids(16)[:8] + other(16, 2)) is not None
     memory.check_invariants()
 
 

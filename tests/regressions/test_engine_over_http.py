@@ -124,7 +124,7 @@ def test_pc_01_equal_hashes_of_two_tenants(
     memory = server.model.engine.block_manager
     server.on_engine(lambda engine: engine.block_manager.reset_prefix_cache())
     with monkeypatch.context() as patched:
-        for owner in (memory, memory._state.published):
+        for owner in (memory, memory._state.cached):
             patched.setattr(owner, "_block_hash", lambda *_: b"7" * 32)
         assert [tokens(server, body) for body in bodies] == want
     server.on_engine(lambda engine: engine.block_manager.reset_prefix_cache())
@@ -154,7 +154,7 @@ def test_pc_04_prompts_of_one_request_share_what_none_has_computed(server: TinyS
 def test_bs_01_beams_are_the_engines(server: TinyServer, early: bool, penalty: float) -> None:
     fields = {"use_beam_search": True, "n": 3, "length_penalty": penalty, "early_stopping": early}
     params = SamplingParams(temperature=0, max_tokens=10, **fields)  # type: ignore[arg-type]
-    request = server.model.admitter.request("the cat", params)
+    request = server.model.input_processor.request("the cat", params)
 
     def search(engine: Any) -> None:
         engine.add(request)
@@ -191,10 +191,12 @@ def test_bs_03_seeds_bad_words_and_children(server: TinyServer) -> None:
 
 
 def test_sa_01_top_k(server: TinyServer) -> None:
-    drawn = completion("the cat", seed=1, temperature=1.0, max_tokens=8)
-    assert tokens(server, {**drawn, "top_k": 2_000_000}) == tokens(server, {**drawn, "top_k": -1})
+    sampled = completion("the cat", seed=1, temperature=1.0, max_tokens=8)
+    assert tokens(server, {**sampled, "top_k": 2_000_000}) == tokens(
+        server, {**sampled, "top_k": -1}
+    )
     greedy = tokens(server, completion("the cat", max_tokens=8))
-    mixed = [{**drawn, "top_k": top_k} for top_k in (5, 0, 1)]
+    mixed = [{**sampled, "top_k": top_k} for top_k in (5, 0, 1)]
     found = at_once(server, [completion("the cat", max_tokens=8), *mixed])
     found = [[c["token_ids"] for c in answer["choices"]] for answer in found]
     assert found[0] == found[3] == greedy

@@ -57,7 +57,7 @@ def test_a_failed_step_ends_its_requests_only(hook: str, number: int, options: d
 
 
 def test_a_failure_that_shows_when_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results of a device failure are not deleted, and raise whatever is done with them."""
+    """SamplerOutput of a device failure are not deleted, and raise whatever is done with them."""
     tiny = small()
     runner = tiny.engine.runner
     made, reset = [], runner.reset
@@ -126,14 +126,16 @@ def test_an_interrupt_comes_through_and_leaves_a_working_engine(hook: str) -> No
     assert_idle(tiny)
 
 
-@pytest.mark.parametrize("where", ["draw", "tokens"])
+@pytest.mark.parametrize("where", ["sample", "tokens"])
 def test_a_draw_that_fails_or_cannot_be_read(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = small()
     start(tiny, 2)
     for _ in range(3):
         tiny.engine.step()
     with monkeypatch.context() as patch:
-        target = tiny.engine.runner if where == "draw" else tiny.engine._flight.results.__class__
+        target = (
+            tiny.engine.runner if where == "sample" else tiny.engine._in_flight.results.__class__
+        )
 
         def broken(*args: object) -> None:
             raise RuntimeError("planted")
@@ -158,7 +160,7 @@ def test_an_unreadable_last_draw_ends_its_request(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tiny.engine._flight.results.__class__, "tokens", broken)
+        patch.setattr(tiny.engine._in_flight.results.__class__, "tokens", broken)
         tiny.engine.step()
     assert "planted" in (request.error or "")
     assert_idle(tiny)

@@ -15,7 +15,7 @@ from pallas_kernels import ragged_paged_attention
 from pallas_kernels.lab.battery import Case, build
 from paxkv import LLM
 from paxkv.capacity.model_bytes import kv_bytes_per_token, model_bytes
-from paxkv.engine.runner.model_input import StepPlan
+from paxkv.engine.runner.model_input import ModelInput
 from paxkv.models.config import ModelConfig
 from tests.engine.tiny import CONFIG, Tiny, greedy, ids
 from tests.regressions.engines import assert_dense, small, tokens
@@ -150,7 +150,7 @@ def held_at(tiny: Tiny, pages: np.ndarray, count: int) -> list[np.ndarray]:
     page, offset = np.divmod(np.arange(count), tiny.options.block_size)
     found = []
     for keys, values in tiny.engine.runner._pages:
-        if tiny.engine.runner.programs.kernels.keys_by_dim:
+        if tiny.engine.runner.programs.kernels.transposed_keys:
             keys = keys.swapaxes(2, 3)
         found += [np.asarray(x)[pages[page], :, offset] for x in (keys, values)]
     return found
@@ -197,7 +197,7 @@ def test_kr_03_a_padded_step_writes_its_own_tokens_and_page_0_only(backend: str)
         found = held_at(tiny, np.arange(num_pages), num_pages * size)
         return np.concatenate([x.reshape(len(x), -1) for x in found], axis=1)
 
-    def watched(plan: StepPlan) -> None:
+    def watched(plan: ModelInput) -> None:
         view = runner.programs.packings[plan.shape].unpack(plan.buffer)
         mine = set()
         for row, start, end, length in zip(

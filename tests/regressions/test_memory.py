@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import pytest
 
-from paxkv.engine.build import assemble
+from paxkv.engine.build import build_engine
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.runner.device_memory import DeviceMemory, PoolSize, claim, pool_size, step_memory
 from paxkv.models.weight_store import Weights
@@ -175,7 +175,7 @@ def test_mm_01_an_engine_on_a_device_with_statistics_fits_into_its_share() -> No
             enforce_eager=True,
         )
         device = SimpleNamespace(memory_stats=lambda: stats)
-        return assemble(Weights.of(params()), CONFIG, options, device=device)
+        return build_engine(Weights.of(params()), CONFIG, options, device=device)
 
     limit = 20_000_000
     blocks = engine(limit, 0.5).stats().num_blocks

@@ -76,7 +76,7 @@ def test_counts_are_exact() -> None:
     with serving() as server:
         server.model.engine.runner.hooks.before_launch = lambda _: time.sleep(0.002)
         before = Scrape(server)
-        drawn = prompt = cached = 0
+        sampled = prompt = cached = 0
         bodies: list[dict[str, Any]] = [
             completion("the cat", max_tokens=5),
             completion(["one", "two three"], max_tokens=7),
@@ -86,33 +86,33 @@ def test_counts_are_exact() -> None:
         ]
         for body in bodies:
             usage = server.post("/v1/completions", body).json()["usage"]
-            drawn += usage["completion_tokens"]
+            sampled += usage["completion_tokens"]
             prompt += usage["prompt_tokens"]
             cached += usage["prompt_tokens_details"]["cached_tokens"]
         events = server.events("/v1/completions", completion([8] * 5, max_tokens=6))
         assert len(events) > 2
-        drawn, prompt = drawn + 6, prompt + 5
+        sampled, prompt = sampled + 6, prompt + 5
         assert server.post("/v1/chat/completions", chat(n=0)).status == 400
         after = Scrape(server)
 
         def grown(name: str) -> float:
             return after[name] - before[name]
 
-        assert grown("generation_tokens_total") == drawn
+        assert grown("generation_tokens_total") == sampled
         assert grown("prompt_tokens_total") == prompt
         assert grown("prefix_cache_queries_total") == prompt
         assert grown("prefix_cache_hits_total") == cached == 28
         assert after.ended("length") == 7
         for histogram in ("time_to_first_token_seconds", "e2e_request_latency_seconds"):
             assert grown(f"{histogram}_count") == 7
-        assert grown("request_generation_tokens_sum") == drawn
+        assert grown("request_generation_tokens_sum") == sampled
         assert grown("request_params_n_sum") == 9
         # One gap for each step of a request but its first.
         assert grown("inter_token_latency_seconds_count") == 4 + 6 + 6 + 3 + 2 + 2 + 5
         assert grown("e2e_request_latency_seconds_sum") >= grown("time_to_first_token_seconds_sum")
-        # Every prompt token but those cached was computed once, and every drawn one but the last.
+        # Every prompt token but those cached was computed once, and every sampled one but the last.
         sequences = 9
-        computed = prompt - cached + drawn - sequences
+        computed = prompt - cached + sampled - sequences
         assert grown("iteration_tokens_total_sum") == computed
         assert after["avg_time_per_token_ms"] > 2
         check_idle(after)
@@ -181,10 +181,10 @@ def test_fragmentation_counts_shared_pages_once() -> None:
 
     memory = BlockManager(20, 4, max_rows=4, max_blocks_per_row=8)
     assert fragmentation(memory) == 1.0
-    admission = memory.admit(list(range(5)), chain=memory.chain(), first_chunk=5)
-    assert admission is not None
+    allocation = memory.allocate(list(range(5)), chain=memory.chain(), first_chunk=5)
+    assert allocation is not None
     assert fragmentation(memory) == 8 / 5
-    memory.fork(admission.row, 2)
+    memory.fork(allocation.row, 2)
     assert fragmentation(memory) == 8 / 5
 
 

@@ -1,4 +1,4 @@
-"""Bug bank, quantised weights: what GPTQ and AWQ files mean, and what is refused."""
+"""Bug bank, quantized weights: what GPTQ and AWQ files mean, and what is refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class GptqFile:
         return (numbers * self.scales[self.g_idx].astype(np.float64)).T
 
 
-def drawn(inputs: int = INPUTS) -> np.ndarray:
+def sampled(inputs: int = INPUTS) -> np.ndarray:
     return np.random.default_rng(inputs).standard_normal((inputs, OUTPUTS)).astype(np.float32)
 
 
@@ -103,7 +103,7 @@ def assert_means(weight: QuantizedWeight, dense: np.ndarray) -> None:
 def test_qz_01_both_formats_are_read_to_the_last_bit(
     bits: int, symmetric: bool, label: str
 ) -> None:
-    matrix = drawn()
+    matrix = sampled()
     for group in (32, 64, 128):
         file = gptq(matrix, bits=bits, group=group, symmetric=symmetric, label=label)
         weight = file.load()
@@ -117,7 +117,7 @@ def test_qz_01_both_formats_are_read_to_the_last_bit(
 @pytest.mark.parametrize("label", FORMATS)
 def test_qz_01_a_label_that_contradicts_the_data_is_refused(label: str, bits: int) -> None:
     (other,) = set(FORMATS) - {label}
-    file = replace(gptq(drawn(), bits=bits, label=label), label=other)
+    file = replace(gptq(sampled(), bits=bits, label=label), label=other)
     middle = 1 << (bits - 1)
     read = middle + 1 if other == "gptq" else middle - 1
     with pytest.raises(ValueError, match=f"gives the zeros {read}, but .* have {middle}: the file"):
@@ -131,12 +131,12 @@ def test_qz_02_zeros_have_their_full_range(bits: int, label: str) -> None:
     groups = INPUTS // 32
     zero = np.arange(groups * OUTPUTS).reshape(groups, OUTPUTS) & most
     assert set(zero.flat) == set(range(most + 1))
-    file = gptq(drawn(), bits=bits, symmetric=False, label=label, zero=zero)
+    file = gptq(sampled(), bits=bits, symmetric=False, label=label, zero=zero)
     assert_means(file.load(), file.dense)
 
 
 def test_qz_02_zeros_of_awq_have_their_full_range() -> None:
-    file = gptq(drawn(), symmetric=False, zero=np.tile(np.arange(OUTPUTS) % 16, (4, 1)))
+    file = gptq(sampled(), symmetric=False, zero=np.tile(np.arange(OUTPUTS) % 16, (4, 1)))
     order = (0, 2, 4, 6, 1, 3, 5, 7)
     numbers, zeros = (words(x, 4, order) for x in (file.numbers, file.zero))
     weight = from_awq(numbers, zeros, file.scales, group=32)
@@ -146,7 +146,7 @@ def test_qz_02_zeros_of_awq_have_their_full_range() -> None:
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_qz_02_a_group_of_minus_one_is_the_whole_input(bits: int, symmetric: bool) -> None:
-    file = gptq(drawn(), bits=bits, group=-1, symmetric=symmetric)
+    file = gptq(sampled(), bits=bits, group=-1, symmetric=symmetric)
     assert file.scales.shape == (1, OUTPUTS)
     assert not file.g_idx.any()
     for g_idx in (None, file.g_idx):
@@ -154,14 +154,14 @@ def test_qz_02_a_group_of_minus_one_is_the_whole_input(bits: int, symmetric: boo
         assert weight.group == INPUTS
         assert weight.order is None
         assert_means(weight, file.dense)
-    rounded = quantize_weight(drawn().T, bits=bits, group=-1)
+    rounded = quantize_weight(sampled().T, bits=bits, group=-1)
     assert rounded.scale.shape == (OUTPUTS, 1)
-    assert (np.abs(rounded.dequantize() - drawn().T) < np.asarray(rounded.scale)).all()
+    assert (np.abs(rounded.dequantize() - sampled().T) < np.asarray(rounded.scale)).all()
 
 
 def test_qz_02_a_smaller_last_group_is_refused() -> None:
     """112 inputs in groups of 32 are four rows of scales, as four groups of 28 would be."""
-    file = gptq(drawn(112))
+    file = gptq(sampled(112))
     assert len(file.scales) == 4
     for g_idx in (None, file.g_idx):
         with pytest.raises(ValueError, match="group=32 does not fit 112 inputs with 4 rows"):
@@ -169,7 +169,7 @@ def test_qz_02_a_smaller_last_group_is_refused() -> None:
     with pytest.raises(ValueError, match="group=32 does not fit 112 inputs with 4 rows"):
         from_awq(words(file.numbers, 4), words(file.zero, 4), file.scales, group=32)
     with pytest.raises(ValueError, match="group=32 must be -1 or divide num_in=112"):
-        quantize_weight(drawn(112).T, group=32)
+        quantize_weight(sampled(112).T, group=32)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_qz_02_a_smaller_last_group_is_refused() -> None:
 def test_qz_02_sizes_that_contradict_each_other_are_refused(
     change: dict[str, Any], message: str
 ) -> None:
-    file = gptq(drawn())
+    file = gptq(sampled())
     options: dict[str, Any] = {"group": 32, "symmetric": True} | change
     with pytest.raises(ValueError, match=message):
         from_gptq(words(file.numbers.T, 4).T, words(file.stored, 4), file.scales, **options)
@@ -193,13 +193,13 @@ def test_qz_02_sizes_that_contradict_each_other_are_refused(
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_qz_03_each_row_has_the_scale_of_its_group_in_any_order(bits: int) -> None:
-    file = gptq(drawn(), bits=bits, act_order=True, symmetric=False)
+    file = gptq(sampled(), bits=bits, act_order=True, symmetric=False)
     assert (np.diff(file.g_idx) < 0).any()
     assert_means(file.load(file.g_idx), file.dense)
 
 
 def test_qz_03_without_g_idx_groups_are_consecutive() -> None:
-    file = gptq(drawn())
+    file = gptq(sampled())
     np.testing.assert_array_equal(file.load().dequantize(), file.load(file.g_idx).dequantize())
 
 
@@ -210,4 +210,4 @@ def test_qz_03_without_g_idx_groups_are_consecutive() -> None:
 )
 def test_qz_03_a_g_idx_that_does_not_fit_is_refused(g_idx: np.ndarray) -> None:
     with pytest.raises(ValueError, match="g_idx must put 128 inputs into 4 groups of one size"):
-        gptq(drawn()).load(g_idx)
+        gptq(sampled()).load(g_idx)

@@ -117,7 +117,7 @@ def test_results_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
 def test_a_fault_of_the_server_is_one_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = lent_model().admitter.request
+    own = lent_model().input_processor.request
     times = {"broken": 0}
 
     def request(prompt: Any, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +126,7 @@ def test_a_fault_of_the_server_is_one_lines(
             raise RuntimeError("injected")
         return own(prompt, *args, **kwargs)
 
-    monkeypatch.setattr(lent_model().admitter, "request", request)
+    monkeypatch.setattr(lent_model().input_processor, "request", request)
     salts = ["a", "broken", "b"]
     lines = [request_line(salt, "hi", cache_salt=salt) for salt in salts]
     summary, out = run(tmp_path, lines)

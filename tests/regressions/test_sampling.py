@@ -61,12 +61,12 @@ def test_sa_01_top_k_above_the_vocabulary_is_off_and_mixes() -> None:
     tiny = small()
     prompt = ids(9)
 
-    def drawn(top_k: int) -> list[int]:
+    def sampled(top_k: int) -> list[int]:
         return tiny.tokens(
             prompt, SamplingParams(seed=1, temperature=1.0, top_k=top_k, max_tokens=8)
         )
 
-    assert drawn(2_000_000) == drawn(-1) == drawn(0) == drawn(VOCAB) == drawn(2**63 - 1)
+    assert sampled(2_000_000) == sampled(-1) == sampled(0) == sampled(VOCAB) == sampled(2**63 - 1)
     mixed = [
         greedy(8),
         SamplingParams(temperature=1.0, top_k=5, seed=1, max_tokens=8, ignore_eos=True),
@@ -306,7 +306,7 @@ def test_sa_09_empty_and_long_prompts_are_refused() -> None:
         with pytest.raises(ValueError, match=message):
             tiny.request(wrong, greedy(2))
         with pytest.raises(ValueError, match=f"prompt 1: .*{message}"):
-            tiny.admitter.requests([ids(3), wrong, ids(4)], greedy(2))
+            tiny.input_processor.requests([ids(3), wrong, ids(4)], greedy(2))
     output = tiny.generate([ids(63)], greedy(9))[0].outputs[0]
     assert (len(output.token_ids), output.finish_reason) == (1, "length")
     assert_idle(tiny)

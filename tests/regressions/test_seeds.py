@@ -24,7 +24,7 @@ def test_bs_03_a_seed_does_not_depend_on_batch_mates() -> None:
         unseeded = [tuple(tokens(x)) for x, chosen in zip(found, mix) if chosen is u]
         assert len(set(unseeded)) == len(unseeded)
         assert tuple(solo) not in unseeded
-    assert len(set(solo)) > 3, "the same draw again and again"
+    assert len(set(solo)) > 3, "the same sample again and again"
 
 
 def test_bs_03_child_0_is_n_1_and_all_children_differ() -> None:

@@ -11,7 +11,7 @@ import pytest
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.request import Request
 from paxkv.engine.scheduler.queues import Preemption
-from paxkv.memory import BlockManager, Moves
+from paxkv.memory import BlockManager, Transfers
 from paxkv.outputs import RequestOutput
 from paxkv.sampling.sampling_params import SamplingParams
 from tests.engine.tiny import Tiny, greedy, ids
@@ -106,11 +106,11 @@ def watch_pages(tiny: Tiny) -> list[int]:
     def content(pages: Any, page: int) -> bytes:
         return b"".join(np.asarray(array)[page].tobytes() for pair in pages for array in pair)
 
-    def watched(pages: Any, moves: Moves) -> None:
-        for device, host in zip(moves.out_devices.tolist(), moves.out_hosts.tolist()):
+    def watched(pages: Any, transfers: Transfers) -> None:
+        for device, host in zip(transfers.out_devices.tolist(), transfers.out_hosts.tolist()):
             left[host] = content(pages, device)
-        launch(pages, moves)
-        for host, device in zip(moves.in_hosts.tolist(), moves.in_devices.tolist()):
+        launch(pages, transfers)
+        for host, device in zip(transfers.in_hosts.tolist(), transfers.in_devices.tolist()):
             assert content(pages, device) == left[host]
             back.append(device)
 
@@ -228,9 +228,9 @@ def test_ps_03_a_failure_after_pages_were_written_restarts_the_device(
     swapper = tiny.engine.runner.swapper
     launch = swapper.launch
 
-    def broken(pages: Any, moves: Moves) -> None:
-        launch(list(pages), moves)
-        if len(moves.in_devices):
+    def broken(pages: Any, transfers: Transfers) -> None:
+        launch(list(pages), transfers)
+        if len(transfers.in_devices):
             monkeypatch.undo()
             raise RuntimeError("planted")
 
@@ -275,7 +275,7 @@ def test_ps_03_the_last_token_is_never_awaited_in_host_memory(max_tokens: int) -
         tiny.engine.step()
         for sequence in tiny.engine.scheduler.swapped:
             assert not sequence.in_flight
-            assert sequence.decision is None
+            assert sequence.finish is None
             assert sequence.num_output < max_tokens
     for request in requests:
         assert len(tokens(request.output())) == max_tokens
@@ -311,11 +311,11 @@ def test_auto_takes_what_costs_less(page: float, token: float, swaps: bool) -> N
 def test_auto_weighs_all_beams_of_a_search() -> None:
     """Two pages of the prompt are carried or computed for all of them, four tails for each."""
     memory = BlockManager(20, 4, num_host_blocks=20)
-    admission = memory.admit(ids(10), publish=False)
-    assert admission is not None
-    children = memory.fork(admission.row, 3)
+    allocation = memory.allocate(ids(10), cache_blocks=False)
+    assert allocation is not None
+    children = memory.fork(allocation.row, 3)
     assert children is not None
-    rows = [admission.row, *children.tolist()]
+    rows = [allocation.row, *children.tolist()]
     memory.append_batch(rows)
     assert memory.swap.cost(rows) == (6 + 6, 8 + 4 * 3)
     assert Preemption("auto", 1.0, 0.5).swaps(memory, rows[:1])

@@ -107,7 +107,7 @@ def test_st_03_a_special_tokens_text_is_met_on_its_token(smollm: LLM, plain: Any
 
 
 def test_st_04_all_end_ids_end_and_ignore_eos_spares_the_users_own(smollm: LLM) -> None:
-    ends = sorted(smollm.admitter._eos_token_ids)
+    ends = sorted(smollm.input_processor._eos_token_ids)
     assert 2 in ends
     for end in ends:
         found = forced(smollm, [50, end], greedy(9))
@@ -176,7 +176,7 @@ def test_bs_03_bad_words_reach_every_child(smollm: LLM) -> None:
 
 
 def test_ck_01_first_logits_and_prompt_scores_are_transformers(smollm: LLM, data_dir: Path) -> None:
-    """Tied embeddings, q and k rows in order, dequantised right: all at once."""
+    """Tied embeddings, q and k rows in order, dequantized right: all at once."""
     stored = np.load(data_dir / "scores.npz")
     for index in range(4):
         ids = stored[f"ids_{index}"].tolist()

@@ -26,10 +26,10 @@ def test_keys_fold_child_then_position():
 
 def test_uniforms_are_reproducible_over_versions():
     keys = row_keys(split_seed(42)[None], np.zeros(1, np.int32), np.full(1, 5, np.int32))
-    drawn = np.asarray(uniforms(keys, 0))
-    assert drawn.dtype == np.float32
-    assert np.round(drawn * 2**24).astype(int).tolist() == PINNED
-    assert (np.asarray(uniforms(keys, 1)) != drawn).all()
+    sampled = np.asarray(uniforms(keys, 0))
+    assert sampled.dtype == np.float32
+    assert np.round(sampled * 2**24).astype(int).tolist() == PINNED
+    assert (np.asarray(uniforms(keys, 1)) != sampled).all()
 
 
 PINNED = [[10705737, 3407357]]

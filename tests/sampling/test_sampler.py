@@ -1,4 +1,4 @@
-"""Draws on device against float64 references; SA-01, SA-03, BS-03."""
+"""Samples on device against float64 references; SA-01, SA-03, BS-03."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def rows_of(count, *, seed=7, child=0, position=None, **settings):
 
 
 def widened(logits):
-    """Float32 [..., 300], filled up with tokens that can never be drawn (one shape to compile)."""
+    """Float32 [..., 300], filled up with tokens that can never be sampled (one shape to compile)."""
     logits = np.asarray(logits, np.float32)
     padding = [(0, 0)] * (logits.ndim - 1) + [(0, WIDTH - logits.shape[-1])]
     return np.pad(logits, padding, constant_values=-np.inf)
 
 
-def draws(logits, **settings):
+def samples(logits, **settings):
     many = jnp.tile(widened(logits), (DRAWS, 1))
     sampled = choose(many, rows_of(DRAWS, **settings))
     assert not np.asarray(sampled.bad).any()
@@ -46,10 +46,10 @@ def draws(logits, **settings):
 
 
 def assert_distribution(tokens, expected):
-    """Pearson's test, cells of fewer than five expected draws taken together."""
+    """Pearson's test, cells of fewer than five expected samples taken together."""
     observed = np.bincount(tokens, minlength=len(expected))
     assert len(observed) == len(expected)
-    assert observed[expected == 0].sum() == 0, "a token outside the kept set was drawn"
+    assert observed[expected == 0].sum() == 0, "a token outside the kept set was sampled"
     large = expected * len(tokens) >= 5
     cells = [(observed[large], expected[large] * len(tokens))]
     if (rest := expected[~large].sum() * len(tokens)) > 1:
@@ -81,7 +81,7 @@ FILTERS = [
 def test_draws_follow_the_filtered_distribution(filters):
     logits = np.random.default_rng(0).normal(size=200) * 2
     assert_distribution(
-        draws(logits, **filters), distribution(logits.astype(np.float32), **filters)
+        samples(logits, **filters), distribution(logits.astype(np.float32), **filters)
     )
 
 
@@ -89,25 +89,25 @@ def test_draws_follow_the_filtered_distribution(filters):
 def test_entries_equal_to_the_last_kept_are_kept(filters):
     logits = np.round(np.random.default_rng(1).normal(size=200) * 2)
     alive = kept(logits, **filters)
-    assert_distribution(draws(logits, **filters), distribution(logits, **filters))
+    assert_distribution(samples(logits, **filters), distribution(logits, **filters))
     if filters.get("top_k") == 7:
         assert alive.sum() > 7
 
 
 def test_top_p_counts_the_mass_after_top_k():
     logits = np.log(np.array([0.4, 0.2, 0.2 - 1e-3, 0.1, 0.1 + 1e-3]))
-    alive = set(draws(logits, top_k=2, top_p=0.65))
+    alive = set(samples(logits, top_k=2, top_p=0.65))
     assert alive == {0}
-    assert set(draws(logits, top_p=0.65)) == {0, 1, 2}
+    assert set(samples(logits, top_p=0.65)) == {0, 1, 2}
 
 
 def test_tokens_of_probability_zero_are_never_drawn():
     logits = np.full(300, -np.inf)
     logits[[0, 131, 299]] = [-5.0, 0.0, -5.0]
-    assert set(draws(logits, temperature=5.0)) == {0, 131, 299}
+    assert set(samples(logits, temperature=5.0)) == {0, 131, 299}
     logits[:] = -1e30
     logits[200] = 0.0
-    assert set(draws(logits)) == {200}
+    assert set(samples(logits)) == {200}
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-24])
@@ -135,8 +135,8 @@ def test_greedy_takes_the_first_largest():
 @pytest.mark.parametrize("temperature", [1e-2, 1e-3, 1e-4, 1.1e-5])
 def test_tiny_temperatures_are_greedy(temperature):
     logits = np.random.default_rng(4).normal(size=300) * 30
-    assert set(draws(logits, temperature=temperature)) == {int(logits.argmax())}
-    assert set(draws(logits + 1e4, temperature=temperature, top_p=0.9)) == {int(logits.argmax())}
+    assert set(samples(logits, temperature=temperature)) == {int(logits.argmax())}
+    assert set(samples(logits + 1e4, temperature=temperature, top_p=0.9)) == {int(logits.argmax())}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -234,8 +234,8 @@ def test_seed_child_and_position_each_change_the_draws():
 
 
 def test_draws_of_children_are_independent():
-    first = draws(np.zeros(8))
-    second = draws(np.zeros(8), child=1)
+    first = samples(np.zeros(8))
+    second = samples(np.zeros(8), child=1)
     assert_distribution(first * 8 + second, np.full(64, 1 / 64))
 
 

@@ -52,7 +52,7 @@ def full_pool(model: Any, num_blocks: int, num_requests: int) -> Iterator[BlockM
 def _hold(model: Any, number: int, tokens: list[int]) -> None:
     """A running request with pages for `tokens`, all of them published."""
     memory = model.engine.block_manager
-    request = model.admitter.request([5], SamplingParams(max_tokens=4))
+    request = model.input_processor.request([5], SamplingParams(max_tokens=4))
     request.arrival = number
     (sequence,) = request.sequences
     sequence.chain = memory.chain()

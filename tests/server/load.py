@@ -67,7 +67,7 @@ def questions(model: Any, prompts: list[str]) -> list[Question]:
         for form in FORMS:
             for length in (TOKENS, LONG):
                 fields = {**form, "max_tokens": length, "ignore_eos": True}
-                request = model.admitter.request(
+                request = model.input_processor.request(
                     {"prompt": prompt}, SamplingParams(**fields), request_id="alone"
                 )
                 model.engine.add(request)
@@ -208,7 +208,7 @@ def resident_bytes() -> int:
 def load(
     model: Any, name: str, prompts: list[str], *, clients: int, warm: float, seconds: float
 ) -> dict[str, Any]:
-    """Figures of `seconds` of load, after `warm` of it; raises AssertionError for what is wrong.
+    """EngineSnapshot of `seconds` of load, after `warm` of it; raises AssertionError for what is wrong.
 
     Resident memory is of this process, server and clients: at the start and the end of those
     seconds, when nothing runs, and at most in between.

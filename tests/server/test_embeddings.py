@@ -35,7 +35,7 @@ def vectors(reply: Any) -> np.ndarray:
 
 def directly(server: TinyServer, texts: list[str], how: PoolingParams) -> np.ndarray:
     """From an engine loop of nobody's: requests stepped by hand, in the engine's thread."""
-    requests = [server.model.admitter.embedding(text, how) for text in texts]
+    requests = [server.model.input_processor.embedding(text, how) for text in texts]
 
     def run(engine: Any) -> None:
         for request in requests:

@@ -147,7 +147,7 @@ def test_many_choices(server: TinyServer) -> None:
 
 
 def test_a_process_that_dies_is_replaced(server: TinyServer) -> None:
-    trial = GrammarTrial(server.model.admitter.grammars, 5.0)
+    trial = GrammarTrial(server.model.input_processor.grammars, 5.0)
     try:
         trial.check(StructuredOutputsParams(regex="a+"))
         process = trial._process
@@ -166,7 +166,7 @@ def test_a_process_that_dies_is_replaced(server: TinyServer) -> None:
 
 def test_the_process_does_not_outlive_one_that_nobody_waits_for(server: TinyServer) -> None:
     """As when the server was killed: nobody ends it."""
-    question = {**server.model.admitter.grammars.vocabulary(), "seconds": 0.5}
+    question = {**server.model.input_processor.grammars.vocabulary(), "seconds": 0.5}
     process = subprocess.Popen(
         [sys.executable, "-m", "paxkv.text.grammar_process"], stdin=subprocess.PIPE
     )

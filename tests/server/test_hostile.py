@@ -144,8 +144,8 @@ def test_leaving_in_every_state(slow: TinyServer, state: str, reset: bool) -> No
                     (sequence,) = engine.scheduler.running or [None]
                     if sequence is None:
                         return False
-                    drawn = len(sequence.token_ids) - count
-                    return drawn > 2 if state == "decoding" else drawn == 0
+                    sampled = len(sequence.token_ids) - count
+                    return sampled > 2 if state == "decoding" else sampled == 0
 
                 return slow.on_engine(look)
 

@@ -89,8 +89,10 @@ def test_tools(server: TinyServer) -> None:
     result = messages.ToolMessage(weather("Oslo"), tool_call_id=answer.tool_calls[0]["id"])
     turns = [messages.HumanMessage("How is Oslo?"), answer, result]
     assert client(server).bind_tools([weather]).invoke(turns).content
-    drawn = client(server, max_tokens=200, temperature=1, seed=3, extra_body={"ignore_eos": False})
-    strict = drawn.bind_tools([Weather], tool_choice="Weather", strict=True)
+    sampled = client(
+        server, max_tokens=200, temperature=1, seed=3, extra_body={"ignore_eos": False}
+    )
+    strict = sampled.bind_tools([Weather], tool_choice="Weather", strict=True)
     (call,) = strict.invoke("How is Rome?").tool_calls
     assert call["name"] == "Weather"
     assert call["args"]["city"] in ("Rome", "Oslo")

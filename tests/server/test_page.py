@@ -282,7 +282,7 @@ def test_who_is_in_host_memory_and_who_waits(server: TinyServer) -> None:
     with full_pool(model, 200, 8):
         scheduler = model.engine.scheduler
         away, queued = (
-            model.admitter.request([5, 6, 7], SamplingParams(max_tokens=4)) for _ in range(2)
+            model.input_processor.request([5, 6, 7], SamplingParams(max_tokens=4)) for _ in range(2)
         )
         away.arrival, queued.arrival = 90, 91
         away.sequences[0].swapped = object()

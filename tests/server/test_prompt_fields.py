@@ -129,7 +129,7 @@ def test_what_cannot_go_on(server: TinyServer, fields: dict[str, Any], param: st
 
 
 def test_a_scored_prompt_has_no_completion_tokens(server: TinyServer) -> None:
-    """As OpenAI counts: one token is drawn behind the scenes, and belongs to nobody."""
+    """As OpenAI counts: one token is sampled behind the scenes, and belongs to nobody."""
     for n in (1, 2):
         body = completion("the cat", echo=True, max_tokens=0, logprobs=1, n=n)
         found = server.post(COMPLETIONS, body).json()

@@ -56,15 +56,15 @@ def test_every_field_reaches_the_engine(
     server: TinyServer, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     assert set(FIELDS) == set(SAMPLING_FIELDS)
-    admitter = server.model.admitter
-    own = admitter.request
+    input_processor = server.model.input_processor
+    own = input_processor.request
     seen: list[SamplingParams] = []
 
     def request(prompt: Any, params: SamplingParams, **kwargs: Any) -> Request:
         seen.append(params)
         return own(prompt, params, **kwargs)
 
-    monkeypatch.setattr(admitter, "request", request)
+    monkeypatch.setattr(input_processor, "request", request)
     for name, (value, context) in FIELDS.items():
         fields = {**context, name: value}
         if path.endswith("chat/completions") and name == "logprobs":

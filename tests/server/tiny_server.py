@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from paxkv.engine.input_processor import Admitter
+from paxkv.engine.input_processor import InputProcessor
 from paxkv.server.app import build_app
 from paxkv.server.limits import RequestLimits
 from paxkv.server.running import GracefulServer, configuration, listen
@@ -44,7 +44,7 @@ class TinyModel(Tiny):
     def __init__(self, template: str | None = TEMPLATE, **options: Any) -> None:
         super().__init__(MODEL, **{"deterministic": True, **options})
         self._tokenizer = tokenizer(template)
-        self.admitter = Admitter(self.engine, MODEL, self._tokenizer)
+        self.input_processor = InputProcessor(self.engine, MODEL, self._tokenizer)
         self.tokens([5, 6], greedy(3))  # what it compiles must not count in a test's seconds
         self.engine.block_manager.reset_prefix_cache()
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 import convert
 from convert.pull import PullError, resolve
 from paxkv.text.detokenizer import Detokenizer, decode_each, needs_context
-from paxkv.text.stop import SequenceText, StopDecision, StopRules
+from paxkv.text.stop import Finish, SequenceText, StopRules
 
 TEXTS = [
     "\U0001f9d1\u200d\U0001f680 ok",
@@ -61,7 +61,7 @@ def test_stop_strings_anywhere(tokenizer, text, include):
                 deltas.append(state.take_delta())
                 if decision is not None:
                     break
-            assert state.decision == StopDecision("stop", stop)
+            assert state.finish == Finish("stop", stop)
             assert state.text == text[: text.index(stop)] + (stop if include else "")
             assert "".join(deltas) == state.text
 

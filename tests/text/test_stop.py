@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from small_tokenizers import SPECIALS, byte_level
 
 from paxkv.text.detokenizer import Detokenizer
-from paxkv.text.stop import SequenceText, StopDecision, StopRules
+from paxkv.text.stop import Finish, SequenceText, StopRules
 
 SPECIAL_IDS = {text: index for index, text in enumerate(SPECIALS)}
 
@@ -29,7 +29,7 @@ def generate(ids, *, skip_special_tokens=True, streaming=True, **rules):
         if decision is not None:
             break
     else:
-        state.finish(StopDecision("length"))
+        state.finish(Finish("length"))
     deltas.append(state.take_delta())
     return state, deltas, used
 
@@ -61,7 +61,7 @@ def test_every_stop_string_wherever_it_lies(include):
                 expected = TEXT[: TEXT.index(stop)] + (stop if include else "")
                 assert state.text == expected
                 assert "".join(deltas) == expected
-                assert state.decision == StopDecision("stop", stop)
+                assert state.finish == Finish("stop", stop)
 
 
 ALPHABET = "ab 今é"
@@ -80,11 +80,11 @@ def test_text_ends_at_the_first_completed_stop_string(full, stops, include):
     assert "".join(deltas) == state.text
     if reference is None:
         assert state.text == full
-        assert state.decision == StopDecision("length")
+        assert state.finish == Finish("length")
         return
     start, stop = reference
     assert state.text == full[:start] + (stop if include else "")
-    assert state.decision == StopDecision("stop", stop)
+    assert state.finish == Finish("stop", stop)
     needed = next(
         end for end in range(len(ids) + 1) if len(byte_level().decode(ids[:end])) >= start
     )
@@ -131,7 +131,7 @@ def test_a_stop_string_completed_by_the_flush_ends_with_stop():
     tokenizer = byte_level()
     ids = tokenizer.encode("ok " + chr(0x1F680)).ids[:-1]
     state, _, _ = generate(ids, stop=["\ufffd"])
-    assert state.decision == StopDecision("stop", "\ufffd")
+    assert state.finish == Finish("stop", "\ufffd")
     assert state.text == "ok "
 
 
@@ -143,7 +143,7 @@ def test_stopping_on_a_special_id_removes_only_that_token(skip, rules):
     assert state.text == "the cat" == "".join(deltas)
     assert used == len(base) + 1
     reason = 2 if "stop_token_ids" in rules else None
-    assert state.decision == StopDecision("stop", reason)
+    assert state.finish == Finish("stop", reason)
 
 
 @pytest.mark.parametrize(("skip", "tail"), [(True, ""), (False, "<|im_end|>")])
@@ -167,7 +167,7 @@ def test_a_special_tokens_text_is_matched_on_the_token(skip, include):
         eos_token_ids=[2],
     )
     assert state.text == "the cat" + ("<|im_end|>" if include else "") == "".join(deltas)
-    assert state.decision == StopDecision("stop", "<|im_end|>")
+    assert state.finish == Finish("stop", "<|im_end|>")
 
 
 def test_a_special_token_inside_a_stop_string_is_refused_while_skipped():
@@ -177,34 +177,34 @@ def test_a_special_token_inside_a_stop_string_is_refused_while_skipped():
         [*byte_level().encode("ax").ids, 2], stop=["x<|im_end|>"], skip_special_tokens=False
     )
     assert state.text == "a"
-    assert state.decision == StopDecision("stop", "x<|im_end|>")
+    assert state.finish == Finish("stop", "x<|im_end|>")
 
 
 def test_all_end_ids_count_and_ignore_eos_spares_the_users_own():
     filler = byte_level().encode("the cat sat").ids
     for end in (0, 2):
         state, _, _ = generate([*filler, end, *filler], eos_token_ids=[2, 0])
-        assert state.decision == StopDecision("stop")
+        assert state.finish == Finish("stop")
         state, _, _ = generate([*filler, end, *filler], eos_token_ids=[2, 0], ignore_eos=True)
-        assert state.decision == StopDecision("length")
+        assert state.finish == Finish("length")
         state, _, _ = generate(
             [*filler, end, *filler], eos_token_ids=[2, 0], ignore_eos=True, stop_token_ids=[end]
         )
-        assert state.decision == StopDecision("stop", end)
+        assert state.finish == Finish("stop", end)
 
 
 def test_min_tokens_holds_back_end_ids_and_max_tokens_ends():
     ids = byte_level().encode("the cat sat on the mat, and the dog").ids
     state, _, used = generate([ids[0], 2, *ids], eos_token_ids=[2], min_tokens=7, max_tokens=9)
     assert used == 9
-    assert state.decision == StopDecision("length")
+    assert state.finish == Finish("length")
     with pytest.raises(RuntimeError, match="after the sequence ended"):
         state.push(5)
 
 
 def test_without_a_tokenizer_only_ids_end_a_sequence():
     state = SequenceText(StopRules.build(eos_token_ids=[2], max_tokens=3))
-    assert [state.push(5), state.push(2)] == [None, StopDecision("stop")]
+    assert [state.push(5), state.push(2)] == [None, Finish("stop")]
     assert state.text == ""
     with pytest.raises(ValueError, match="stop needs a tokenizer"):
         SequenceText(StopRules.build(stop=["a"]))

@@ -18,12 +18,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 def filled_pool() -> BlockManager:
     """Rows 0 and 1 share two full blocks and a tail, row 2 is its own, row 3 has ended."""
     memory = BlockManager(12, 4, max_rows=8)
-    first = memory.admit(list(range(10)))
-    memory.publish(first.row, list(range(10)), 10)
+    first = memory.allocate(list(range(10)))
+    memory.cache_blocks(first.row, list(range(10)), 10)
     memory.fork(first.row, 1)
-    memory.admit([50] * 5, publish=False)
-    ended = memory.admit([60] * 4)
-    memory.publish(ended.row, [60] * 4, 4)
+    memory.allocate([50] * 5, cache_blocks=False)
+    ended = memory.allocate([60] * 4)
+    memory.cache_blocks(ended.row, [60] * 4, 4)
     memory.free(ended.row)
     return memory
 
@@ -63,7 +63,7 @@ def test_text():
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_text_keeps_to_the_terminal(width):
     memory = BlockManager(1000, 16, max_rows=8)
-    memory.admit([1] * 6000)
+    memory.allocate([1] * 6000)
     console = Console(width=width, file=None, record=True, force_terminal=False)
     with console.capture() as capture:
         console.print(page_map(memory))
@@ -88,11 +88,11 @@ def test_drawing_has_a_cell_a_page_with_its_sentence():
 def test_a_large_pool_is_grouped_and_hides_no_used_page():
     memory = BlockManager(100_000, 16, max_rows=700, max_blocks_per_row=100)
     for index in range(600):
-        memory.admit([index] * 16)
-    memory.publish(300, [300] * 16, 16)
+        memory.allocate([index] * 16)
+    memory.cache_blocks(300, [300] * 16, 16)
     for row in range(1, 600):
         memory.free(row)
-    memory.admit([1] * 300, publish=False)
+    memory.allocate([1] * 300, cache_blocks=False)
     shown = page_map(memory)
     text = shown.text()
     assert "a cell is 25 pages" in text
@@ -137,7 +137,7 @@ def test_the_manager_is_a_table_in_a_notebook():
 
 def test_long_tables_say_what_is_left_out():
     memory = BlockManager(1000, 1, max_rows=8)
-    memory.admit([1] * 205)
+    memory.allocate([1] * 205)
     assert str(memory).splitlines()[-1] == "… and 5 more"
     assert len(str(memory).splitlines()) == 203
     assert "… and 5 more" in memory._repr_html_()

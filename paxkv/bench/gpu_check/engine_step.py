@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from paxkv.bench.gpu_check.sizes import Sizes
-from paxkv.engine.build import assemble
+from paxkv.engine.build import build_engine
 from paxkv.engine.config import AttentionBackend, EngineConfig
 from paxkv.engine.engine import Engine
-from paxkv.engine.input_processor import Admitter
+from paxkv.engine.input_processor import InputProcessor
 from paxkv.models.config import ModelConfig
 from paxkv.models.weight_store import Weights
 from paxkv.models.weights import init_params
@@ -32,7 +32,7 @@ def engine_step(sizes: Sizes, backend: AttentionBackend = "auto") -> dict[str, A
     params = jax.tree.map(lambda x: x.astype(dtype), init_params(config, jax.random.key(0)))
     options = EngineConfig(attention_backend=backend, **sizes.engine)
     start = time.perf_counter()
-    engine = assemble(Weights.of(params), config, options)
+    engine = build_engine(Weights.of(params), config, options)
     ready = time.perf_counter() - start
     random = np.random.default_rng(0)
     most = min(4 * sizes.steps + 16, sizes.engine["max_model_len"] - sizes.prompt - 1)
@@ -41,7 +41,7 @@ def engine_step(sizes: Sizes, backend: AttentionBackend = "auto") -> dict[str, A
         {"prompt_token_ids": random.integers(3, config.vocab_size, sizes.prompt).tolist()}
         for _ in range(sizes.running)
     ]
-    for request in Admitter(engine, config, None).requests(prompts, sampling):
+    for request in InputProcessor(engine, config, None).requests(prompts, sampling):
         engine.add(request)
     while engine.scheduler.waiting or engine.tokens_per_step[-1] != sizes.running:
         engine.step()
@@ -65,16 +65,16 @@ def _timed(call: Any) -> float:
 
 
 def _apart(engine: Engine, steps: int) -> dict[str, list[float]]:
-    """Seconds of the forward pass, of the draw, and of the host, step by step."""
-    runner, spent = engine.runner, {"forward": 0.0, "draw": 0.0}
-    found: dict[str, list[float]] = {"forward": [], "draw": [], "host": []}
+    """Seconds of the forward pass, of the sample, and of the host, step by step."""
+    runner, spent = engine.runner, {"forward": 0.0, "sample": 0.0}
+    found: dict[str, list[float]] = {"forward": [], "sample": [], "host": []}
 
     def watched(name: str, call: Any) -> Any:
         def waiting(*args: Any) -> Any:
             runner.wait()
             start = time.perf_counter()
             result = call(*args)
-            jax.block_until_ready(getattr(result, "drawn", None))
+            jax.block_until_ready(getattr(result, "sampled", None))
             runner.wait()
             spent[name] += time.perf_counter() - start
             return result
@@ -85,7 +85,7 @@ def _apart(engine: Engine, steps: int) -> dict[str, list[float]]:
         setattr(runner, name, watched(name, getattr(runner, name)))
     try:
         for _ in range(steps):
-            spent.update(forward=0.0, draw=0.0)
+            spent.update(forward=0.0, sample=0.0)
             whole = _timed(engine.step)
             for name, seconds in spent.items():
                 found[name].append(seconds)

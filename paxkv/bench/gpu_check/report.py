@@ -75,7 +75,7 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     engine = report.get("engine", {})
     if "step" in engine:
         parts = ", ".join(
-            f"{name} {engine[name] * 1e3:.2f}" for name in ("forward", "draw", "host")
+            f"{name} {engine[name] * 1e3:.2f}" for name in ("forward", "sample", "host")
         )
         rows.append(
             (

@@ -66,7 +66,7 @@ class BeamRun:
             self.memory.take_copies()
             self.memory.take_patches()
             yield schedule.num_tokens
-            drawn = [draw.sequence for draw in schedule.draws]
+            drawn = [draw.sequence for draw in schedule.sample_slots]
             for sequence in drawn:
                 sequence.in_flight -= 1
             texts = [(sequence.request.arrival, sequence.token_ids) for sequence in drawn]

@@ -111,7 +111,7 @@ class Side:
         allocation: str,
         engine_arguments: dict[str, Any],
     ) -> None:
-        from paxkv.engine.input_processor import Admitter
+        from paxkv.engine.input_processor import InputProcessor
         from paxkv.llm import LLM
         from paxkv.sampling.sampling_params import SamplingParams
 
@@ -133,8 +133,8 @@ class Side:
             SamplingParams(temperature=0, max_tokens=each.output, ignore_eos=True, detokenize=False)
             for each in requests
         ]
-        admitter = Admitter(self.engine, llm.model_config, None)
-        self._requests = admitter.requests(prompts, params)
+        input_processor = InputProcessor(self.engine, llm.model_config, None)
+        self._requests = input_processor.requests(prompts, params)
         for request in self._requests:
             self.engine.add(request)
         self._output_tokens = sum(each.output for each in requests)

@@ -9,7 +9,7 @@ import numpy as np
 
 from paxkv.bench.paging.slot_pools import BuddyPool, FirstFitPool, SlotPool
 from paxkv.bench.paging.trace import Lengths
-from paxkv.memory import Admission
+from paxkv.memory import Allocation
 
 Reservation = Callable[[Lengths, int], int]
 """`(lengths, max_model_len) -> slots` set aside when the request starts."""
@@ -31,7 +31,7 @@ def next_power_of_two(lengths: Lengths, max_model_len: int) -> int:
 
 
 class ReservingMemory:
-    """What `Scheduler` asks of a `BlockManager`, with all slots of a sequence taken at admission.
+    """What `Scheduler` asks of a `BlockManager`, with all slots of a sequence taken at allocation.
 
     A request's lengths are looked up by its cache salt, the number of the request.
     """
@@ -63,9 +63,9 @@ class ReservingMemory:
     def chain(self, *, salt: int) -> int:
         return salt
 
-    def admit(
+    def allocate(
         self, token_ids: Sequence[int], *, chain: int, first_chunk: int, **_: object
-    ) -> Admission | None:
+    ) -> Allocation | None:
         """Headroom is of no account here: everything a request will need is set aside."""
         size = self._sizes[chain]
         start = self._pool.allocate(size) if self._spare else None
@@ -75,7 +75,7 @@ class ReservingMemory:
         self._runs[row] = (start, size)
         granted = min(len(token_ids), first_chunk)
         self.num_tokens[row] = granted
-        return Admission(row, 0, granted)
+        return Allocation(row, 0, granted)
 
     def blocks_needed(self, rows: Sequence[int]) -> int:
         return 0
@@ -89,7 +89,7 @@ class ReservingMemory:
     def append_batch(self, rows: Sequence[int], num_tokens: int = 1) -> None:
         self.num_tokens[rows] += np.int32(num_tokens)
 
-    def publish(self, row: int, token_ids: Sequence[int], num_tokens: int) -> int:
+    def cache_blocks(self, row: int, token_ids: Sequence[int], num_tokens: int) -> int:
         return 0
 
     def free(self, row: int) -> None:

@@ -12,7 +12,7 @@ from paxkv.bench.paging.trace import Lengths
 from paxkv.engine.beam.request import BeamRequest
 from paxkv.engine.config import Limits
 from paxkv.engine.request import Request
-from paxkv.engine.scheduler.output import Schedule
+from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
 from paxkv.sampling.allowed_tokens import AllowedTokens
@@ -124,7 +124,7 @@ def make_request(
         request_id=str(number),
         prompt=None,
         prompt_token_ids=ids,
-        params=params,
+        sampling_params=params,
         seed=0,
         max_tokens=most,
         rules=rules,
@@ -140,14 +140,14 @@ def make_request(
 
 def _note(
     run: Run,
-    schedule: Schedule,
+    schedule: SchedulerOutput,
     scheduler: Scheduler,
     memory: Any,
     requests: Sequence[Lengths],
     clock: Clock,
     probe: Probe,
 ) -> None:
-    rows = [advance.sequence.row for advance in schedule.advances]
+    rows = [advance.sequence.row for advance in schedule.scheduled]
     run.seconds += clock.seconds(schedule.num_tokens, int(memory.num_tokens[rows].sum()))
     run.steps += 1
     run.computed += schedule.num_tokens
@@ -163,9 +163,13 @@ def _note(
 
 
 def _commit(
-    run: Run, schedule: Schedule, scheduler: Scheduler, memory: Any, requests: Sequence[Lengths]
+    run: Run,
+    schedule: SchedulerOutput,
+    scheduler: Scheduler,
+    memory: Any,
+    requests: Sequence[Lengths],
 ) -> None:
-    for draw in schedule.draws:
+    for draw in schedule.sample_slots:
         sequence = draw.sequence
         number = sequence.request.arrival
         sequence.in_flight -= 1
@@ -177,7 +181,7 @@ def _commit(
             scheduler.finish(sequence)
         elif _may_publish(memory, len(sequence.token_ids)):
             known = min(len(sequence.token_ids), sequence.num_computed)
-            memory.publish(sequence.row, sequence.token_ids, known)
+            memory.cache_blocks(sequence.row, sequence.token_ids, known)
 
 
 def _may_publish(memory: Any, known: int) -> bool:

@@ -23,17 +23,17 @@ class BeamRequest(Request):
     `histories` themselves. Nothing is shown before the search ends.
     """
 
-    lockstep: ClassVar[bool] = True
+    is_beam_group: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.search = BeamSearch(
-            self.params.children,
+            self.sampling_params.children,
             self.max_tokens,
             prompt=self.sequences[0].token_ids,
             end_ids=self.rules.end_ids.keys(),
-            length_penalty=self.params.length_penalty,
-            early_stopping=self.params.early_stopping,
+            length_penalty=self.sampling_params.length_penalty,
+            early_stopping=self.sampling_params.early_stopping,
         )
 
     @property
@@ -51,9 +51,9 @@ class BeamRequest(Request):
         return True
 
     @property
-    def all_drawn(self) -> bool:
+    def all_sampled(self) -> bool:
         """Whether every beam has its candidates, so that the search can go on."""
-        return not self.ended and all(sequence.drawn for sequence in self.sequences)
+        return not self.ended and all(sequence.sampled for sequence in self.sequences)
 
     def end(self, reason: str) -> None:
         super().end(reason)
@@ -71,7 +71,7 @@ class BeamRequest(Request):
         sequence = Sequence(self, index, [*self.prompt_token_ids, *beam.token_ids])
         sequence.cumulative_logprob = beam.logprob
         for token in beam.token_ids:
-            sequence.decision = sequence.text.push(token)
+            sequence.finish = sequence.text.push(token)
         sequence.end(reason)
         return sequence
 
@@ -95,7 +95,7 @@ class Regrouping:
 class Searches:
     """Keeps the candidates of each beam, by its row, until all beams of its search have theirs.
 
-    max_rows: rows there are. num_candidates: of each draw, at most; a model with a smaller
+    max_rows: rows there are. num_candidates: of each sample, at most; a model with a smaller
         vocabulary has fewer.
     """
 
@@ -103,16 +103,16 @@ class Searches:
         self._ids = np.zeros((max_rows, num_candidates), np.int32)
         self._logprobs = np.full((max_rows, num_candidates), -np.inf, np.float32)
 
-    def take(self, drawn: list[Sequence], token_ids: np.ndarray, logprobs: np.ndarray) -> None:
-        """Candidates `[len(drawn), k]` have come, best first; k is the same at every call."""
-        rows = np.array([sequence.row for sequence in drawn], np.int32)
+    def take(self, sampled: list[Sequence], token_ids: np.ndarray, logprobs: np.ndarray) -> None:
+        """Candidates `[len(sampled), k]` have come, best first; k is the same at every call."""
+        rows = np.array([sequence.row for sequence in sampled], np.int32)
         self._ids[rows, : token_ids.shape[1]] = token_ids
         self._logprobs[rows, : token_ids.shape[1]] = logprobs
-        for sequence in drawn:
-            sequence.drawn = True
+        for sequence in sampled:
+            sequence.sampled = True
 
     def step(self, requests: Iterable[BeamRequest]) -> Regrouping:
-        """A step of every search, all of whose beams have been drawn."""
+        """A step of every search, all of whose beams have been sampled."""
         alike: dict[object, list[BeamRequest]] = {}
         for request in requests:
             alike.setdefault(request.search.shape, []).append(request)
@@ -121,8 +121,8 @@ class Searches:
             rows = np.array([[sequence.row for sequence in r.sequences] for r in batch], np.int32)
             searches = [request.search for request in batch]
             forks = beams.step(searches, self._ids[rows], self._logprobs[rows])
-            for request, places in zip(batch, forks):
-                _follow(request, places, regrouping)
+            for request, indices in zip(batch, forks):
+                _follow(request, indices, regrouping)
         return regrouping
 
 
@@ -130,19 +130,19 @@ def _follow(request: BeamRequest, forks: list[tuple[int, int]], regrouping: Regr
     """The sequences of a request take the places that its beams have now."""
     search, before = request.search, request.sequences
     for sequence in before:
-        sequence.drawn = False
+        sequence.sampled = False
     if search.done:
         regrouping.ended += before
         request.end("length")
         return
     regrouping.ended += before[len(search.histories) :]
     request.sequences = before[: len(search.histories)]
-    for place, parent in forks:
-        if place < len(before):
-            child = before[place]
+    for index, parent in forks:
+        if index < len(before):
+            child = before[index]
         else:
-            child = before[0].child(place)
-            child.token_ids = search.histories[place]
+            child = before[0].child(index)
+            child.token_ids = search.histories[index]
             regrouping.born.append(child)
         child.chain = None
         regrouping.forks.append((before[parent], child))

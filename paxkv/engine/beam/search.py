@@ -81,9 +81,9 @@ class BeamSearch:
         """Tokens of every running beam, the prompt's left out."""
         return len(self.histories[0]) - self._num_prompt
 
-    def output(self, place: int) -> list[int]:
+    def output(self, index: int) -> list[int]:
         """What the beam in `place` has added to the prompt; a copy."""
-        return self.histories[place][self._num_prompt :]
+        return self.histories[index][self._num_prompt :]
 
     def close(self) -> None:
         """End now: running beams count as finished at their present length."""
@@ -108,9 +108,9 @@ class BeamSearch:
         """Make the beams in some places, ascending, children of those in others, which are no
         such places; add a token to each of the `len(tokens)` first and drop the rest."""
         histories, start = self.histories, self._num_prompt
-        for place, parent in moves:
-            if place < len(histories):
-                histories[place][start:] = histories[parent][start:]
+        for index, parent in moves:
+            if index < len(histories):
+                histories[index][start:] = histories[parent][start:]
             else:
                 histories.append(histories[parent].copy())
         if len(tokens) < len(histories):
@@ -133,7 +133,7 @@ class BeamSearch:
 def step(
     searches: Sequence[BeamSearch], token_ids: NDArray[np.integer], logprobs: Float32Array
 ) -> list[list[tuple[int, int]]]:
-    """Advance every beam of searches of one `shape` by a token.
+    """ScheduledSequence every beam of searches of one `shape` by a token.
 
     Args:
         token_ids, logprobs: `[len(searches), beams, k]`, the most likely next tokens of each beam,
@@ -157,12 +157,12 @@ def step(
     last = np.array([search.length + 1 == search.max_tokens for search in searches])
     ends = np.isin(tokens, end_ids) | last[:, None]
     possible = totals > -np.inf
-    for place, rank in _by_row(possible[:, :width] & ends[:, :width]):
-        search = searches[place]
-        outputs = [search.output(parent) for parent in parents[place, rank].tolist()]
-        for output, token in zip(outputs, tokens[place, rank].tolist()):
+    for index, rank in _by_row(possible[:, :width] & ends[:, :width]):
+        search = searches[index]
+        outputs = [search.output(parent) for parent in parents[index, rank].tolist()]
+        for output, token in zip(outputs, tokens[index, rank].tolist()):
             output.append(token)
-        search.finish(list(zip(outputs, totals[place, rank].tolist())))
+        search.finish(list(zip(outputs, totals[index, rank].tolist())))
     goes = possible & ~ends
     goes &= np.cumsum(goes, axis=1) <= width
     return _go_on(searches, goes, parents, tokens, totals)
@@ -181,12 +181,12 @@ def _go_on(
 ) -> list[list[tuple[int, int]]]:
     counts = np.count_nonzero(goes, axis=1)
     rows, ranks = np.nonzero(goes)
-    places = _places(rows, parents[rows, ranks], counts)
-    order = np.lexsort((places, rows))
-    rows, ranks, places = rows[order], ranks[order], places[order]
+    indices = _places(rows, parents[rows, ranks], counts)
+    order = np.lexsort((indices, rows))
+    rows, ranks, indices = rows[order], ranks[order], indices[order]
     came = parents[rows, ranks]
-    moved = np.flatnonzero(came != places)
-    moves = list(zip(places[moved].tolist(), came[moved].tolist()))
+    moved = np.flatnonzero(came != indices)
+    moves = list(zip(indices[moved].tolist(), came[moved].tolist()))
     forks = _parted(moves, np.bincount(rows[moved], minlength=len(searches)))
     going = _parted(tokens[rows, ranks].tolist(), counts)
     sums = _parted(totals[rows, ranks], counts)
@@ -210,10 +210,10 @@ def _places(rows: IndexArray, parents: IndexArray, counts: IndexArray) -> IndexA
     first = first[parents[first] < counts[rows[first]]]
     vacant = np.arange(most) < counts[:, None]
     vacant[rows[first], parents[first]] = False
-    places = parents.copy()
+    indices = parents.copy()
     others = np.delete(np.arange(len(rows)), first)
-    places[others] = np.nonzero(vacant)[1]
-    return places
+    indices[others] = np.nonzero(vacant)[1]
+    return indices
 
 
 def _end_those_that_are_over(searches: Sequence[BeamSearch]) -> None:

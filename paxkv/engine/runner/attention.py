@@ -25,13 +25,13 @@ class Kernels:
 
     Attributes:
         backend: a name that `pallas_kernels` knows.
-        same_bits: whether attention gives a sequence the same bits whatever else is in the batch.
+        batch_invariant: whether attention gives a sequence the same bits whatever else is in the batch.
             The GPU kernels always do, for the same cut of a prompt.
         reason: why, and why not the others; a sentence.
     """
 
     backend: str = "xla"
-    same_bits: bool = False
+    batch_invariant: bool = False
     reason: str = field(default="", compare=False, repr=False)
 
     @classmethod
@@ -42,7 +42,7 @@ class Kernels:
         limits: Limits,
         dtype: Any,
         page_dtype: Any,
-        same_bits: bool = False,
+        batch_invariant: bool = False,
     ) -> Kernels:
         """Decide once for an engine; ValueError if the back end named does not cover the model."""
         call = Call(
@@ -56,32 +56,32 @@ class Kernels:
             max_pages=limits.max_blocks_per_seq,
             dtype=np.dtype(dtype),
             page_dtype=np.dtype(page_dtype),
-            quantised=np.dtype(page_dtype).itemsize == 1,
+            quantized=np.dtype(page_dtype).itemsize == 1,
             window=config.sliding_window,
         )
         try:
             choice = choose(backend, call)
         except NotImplementedError as refusal:
             raise ValueError(f"attention_backend={backend!r} cannot run this: {refusal}") from None
-        return cls(choice.backend, same_bits, str(choice))
+        return cls(choice.backend, batch_invariant, str(choice))
 
     @property
-    def keys_by_dim(self) -> bool:
+    def transposed_keys(self) -> bool:
         """Whether the last two axes of the key pages are exchanged, which the XLA path prefers."""
         return self.backend == "xla"
 
-    def schedule(self, step: Step, num_tokens: int, page_size: int, window: int | None) -> Any:
+    def work_lists(self, step: Step, num_tokens: int, page_size: int, window: int | None) -> Any:
         """What is worked out once for all layers."""
         if self.backend != "xla":
             return ()
-        return xla.schedule(
+        return xla.build_work_lists(
             step.block_tables,
             step.kv_lens,
             step.query_start,
             num_tokens=num_tokens,
             page_size=page_size,
             window=window,
-            one_by_one=self.same_bits,
+            batch_invariant=self.batch_invariant,
         )
 
     @property
@@ -91,16 +91,16 @@ class Kernels:
     @property
     def write_kv(self) -> Callable[..., tuple[Array, ...]]:
         if self.backend == "xla":
-            return partial(xla.write_kv, keys_by_dim=self.keys_by_dim)
+            return partial(xla.write_kv, transposed_keys=self.transposed_keys)
         return partial(pallas_kernels.write_kv, backend=self.backend)
 
-    def attention(self, head_dim: int, schedule: Any) -> Callable[..., Any]:
+    def attention(self, head_dim: int, work_lists: Any) -> Callable[..., Any]:
         if self.backend == "xla":
             return partial(
                 xla.ragged_paged_attention,
                 scale=head_dim**-0.5,
-                scheduled=schedule,
-                keys_by_dim=self.keys_by_dim,
-                one_by_one=self.same_bits,
+                work_lists=work_lists,
+                transposed_keys=self.transposed_keys,
+                batch_invariant=self.batch_invariant,
             )
         return partial(pallas_kernels.ragged_paged_attention, backend=self.backend)

@@ -17,7 +17,7 @@ class Buckets:
     """Sizes of the programs, ascending; the last of each is the limit itself.
 
     decode: sequences of a step in which each advances by one token. mixed: tokens of any other
-    step, which has room for every sequence. sample: rows drawn. At most 8, 4 and 8.
+    step, which has room for every sequence. sample: rows sampled. At most 8, 4 and 8.
     """
 
     decode: tuple[int, ...]
@@ -40,10 +40,10 @@ class Buckets:
         All of them, or as many as the next smaller size holds if that size and the one for the
         rest are together the smaller program. A step more is taken to cost half of the smallest
         size, and two tokens for each sequence that decodes, and so is wanted again: its attention
-        and its draw.
+        and its sample.
         """
-        place = bisect_left(self.mixed[:-1], wanted)
-        size, below = self.mixed[place], self.mixed[max(0, place - 1)]
+        index = bisect_left(self.mixed[:-1], wanted)
+        size, below = self.mixed[index], self.mixed[max(0, index - 1)]
         rest = wanted - below + decoding
         if rest > below:
             return size

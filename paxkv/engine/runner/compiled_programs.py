@@ -37,12 +37,12 @@ COUNTED_TOKENS = 512
 PATCHED_CELLS = 1024
 
 
-class ProgramTable:
+class CompiledPrograms:
     """Executables, each compiled when it is first asked for.
 
     Attributes:
         compiler: keeps and counts them.
-        packings, draw_packings: layout of the buffer that each `forward` and each `sample`
+        packings, sample_packings: layout of the buffer that each `forward` and each `sample`
             program reads.
         group: decoder layers in one program.
         chunk_sizes: pages that one program moves to or from host memory.
@@ -80,7 +80,7 @@ class ProgramTable:
         self._alternatives = max(1, limits.max_logprobs)
         self._candidates = min(limits.beam_candidates, config.vocab_size)
         self.packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
-        self.draw_packings = {size: programs.draw_packing(size) for size in buckets.sample}
+        self.sample_packings = {size: programs.sample_packing(size) for size in buckets.sample}
         self._neutral: dict[int, tuple[jax.Array, jax.Array, jax.Array]] = {}
         self._pages = (layout.arrays(num_pages),) * layout.num_layers
         rows = limits.max_num_seqs + 1
@@ -113,10 +113,10 @@ class ProgramTable:
             yield partial(self.prepare, shape)
             for count in self._group_sizes:
                 yield partial(self.layers, shape, count)
-            yield partial(self.finish, shape)
+            yield partial(self.select_rows, shape)
         for size in self._buckets.sample:
             yield partial(self.neutral_edits, size)
-            yield partial(self.draw, size)
+            yield partial(self.sample, size)
         yield from (
             self.score,
             self.hidden_sum,
@@ -146,7 +146,7 @@ class ProgramTable:
             return [self.whole(shape)]
         rest = self._layout.num_layers % self.group
         layers = [self.layers(shape, count) for count in (self.group, rest) if count]
-        return [self.prepare(shape), *layers, self.finish(shape)]
+        return [self.prepare(shape), *layers, self.select_rows(shape)]
 
     def largest_steps(self) -> list[StepShape]:
         """The largest step of each kind."""
@@ -154,8 +154,8 @@ class ProgramTable:
         return list(kinds.values())
 
     @property
-    def largest_draw(self) -> int:
-        return max(self.draw_packings)
+    def largest_sample(self) -> int:
+        return max(self.sample_packings)
 
     @property
     def state(self) -> Any:
@@ -164,11 +164,11 @@ class ProgramTable:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes that go to the device for the largest step and its draw."""
+        """Bytes that go to the device for the largest step and its sample."""
         step = max(packing.size for packing in self.packings.values())
-        rows = self.largest_draw
+        rows = self.largest_sample
         edits = rows * (2 * MOST_BIASES + -(-self._vocab_size // 32))
-        return 4 * (step + self.draw_packings[rows].size + edits)
+        return 4 * (step + self.sample_packings[rows].size + edits)
 
     def whole(self, shape: StepShape) -> Any:
         packing = self.packings[shape]
@@ -218,24 +218,24 @@ class ProgramTable:
             donate=(1,),
         )
 
-    def finish(self, shape: StepShape) -> Any:
+    def select_rows(self, shape: StepShape) -> Any:
         def args() -> tuple[Any, ...]:
             prepared = self._prepared(shape)
-            return self._params["norm"], prepared.x, prepared.draw_rows
+            return self._params["norm"], prepared.x, prepared.sample_rows
 
-        finish = partial(programs.finish, config=self._config, all_rows=self._all_rows(shape))
-        return self.compiler.get(f"forward {shape.name} finish", finish, args)
+        select = partial(programs.select_rows, config=self._config, all_rows=self._all_rows(shape))
+        return self.compiler.get(f"forward {shape.name} select_rows", select, args)
 
-    def draw(self, size: int) -> Any:
+    def sample(self, size: int) -> Any:
         return self.compiler.get(
             f"sample[{size}]",
-            partial(programs.draw, alternatives=self._alternatives, candidates=self._candidates),
+            partial(programs.sample, alternatives=self._alternatives, candidates=self._candidates),
             lambda: (
                 self._head,
                 self._hidden_rows(self._limits.max_num_seqs),
                 self._counts,
                 self._last_tokens,
-                self._buffer(self.draw_packings[size].size),
+                self._buffer(self.sample_packings[size].size),
                 *self.neutral_edits(size),
             ),
             donate=(2, 3),

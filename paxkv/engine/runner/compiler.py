@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from paxkv.engine.runner.trace_cache import TraceStore, surroundings, trace_key, traced
+from paxkv.engine.runner.trace_cache import TraceCache, surroundings, trace_key, traced
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Compiler:
 
     def _kept(self, function: partial[Any], args: Any, donate: tuple[int, ...]) -> Any:
         """`function` as it was traced before, or is now to be kept; None if it cannot be kept."""
-        store = TraceStore.beside_compilation_cache()
+        store = TraceCache.beside_compilation_cache()
         if store is None:
             return None
         key = trace_key(function, args, donate)

@@ -10,8 +10,8 @@ import numpy as np
 from paxkv.engine.config import Limits
 from paxkv.engine.runner.buckets import Buckets, padded
 from paxkv.engine.runner.packing import Packing
-from paxkv.engine.scheduler.output import Schedule
-from paxkv.memory import BlockManager, Moves
+from paxkv.engine.scheduler.output import SchedulerOutput
+from paxkv.memory import BlockManager, Transfers
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class StepShape:
         return f"{'decode' if self.decode else 'mixed'}[{self.num_tokens}]"
 
     def packing(self, limits: Limits) -> Packing:
-        """Layout of the step plan; `draw_rows` has room for every sequence."""
+        """Layout of the step plan; `sample_rows` has room for every sequence."""
         tokens, seqs = self.num_tokens, self.num_seqs
         patches = self.num_patches(limits)
         i32 = np.int32
@@ -42,7 +42,7 @@ class StepShape:
                 "query_start": ((seqs + 1,), i32),
                 "kv_lens": ((seqs,), i32),
                 "rows": ((seqs,), i32),
-                "draw_rows": ((limits.max_num_seqs,), i32),
+                "sample_rows": ((limits.max_num_seqs,), i32),
                 "patches": ((3, patches), i32),
                 "copies": ((2, seqs), i32),
                 "num_copies": ((1,), i32),
@@ -63,20 +63,20 @@ def shapes(limits: Limits, buckets: Buckets) -> list[StepShape]:
 
 
 @dataclass(frozen=True)
-class StepPlan:
+class ModelInput:
     """One step for the device.
 
     buffer: int32, laid out by `shape.packing`. extra_patches: `[3, n]` table cells (row, column,
-    page) that did not fit and must be written first. moves: pages to and from host memory.
+    page) that did not fit and must be written first. transfers: pages to and from host memory.
     """
 
     shape: StepShape
     buffer: np.ndarray
     extra_patches: np.ndarray
-    moves: Moves
+    transfers: Transfers
 
 
-class Planner:
+class InputBuilder:
     """Builds step plans.
 
     Padding tokens write to slot 0 of page 0, which nobody reads; padding rows of the table are
@@ -89,8 +89,8 @@ class Planner:
         self._memory = memory
         self._packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
 
-    def plan(self, schedule: Schedule) -> StepPlan:
-        advances = schedule.advances
+    def plan(self, schedule: SchedulerOutput) -> ModelInput:
+        advances = schedule.scheduled
         counts = np.array([a.count for a in advances], np.int32)
         shape = self._shape(int(counts.sum()), len(advances), bool((counts == 1).all()), schedule)
         buffer, view = self._packings[shape].empty()
@@ -114,7 +114,9 @@ class Planner:
         view["rows"][:seqs] = rows
         view["rows"][seqs:] = self._limits.max_num_seqs
         last = np.cumsum(counts) - 1
-        view["draw_rows"][: len(schedule.draws)] = last[[d.advance for d in schedule.draws]]
+        view["sample_rows"][: len(schedule.sample_slots)] = last[
+            [d.advance for d in schedule.sample_slots]
+        ]
         sources, targets = self._memory.take_copies()
         view["copies"][0, : len(sources)] = sources
         view["copies"][1, : len(sources)] = targets
@@ -123,12 +125,12 @@ class Planner:
         room = view["patches"].shape[1]
         view["patches"][0] = self._limits.max_num_seqs
         view["patches"][:, : min(room, patches.shape[1])] = patches[:, :room]
-        return StepPlan(shape, buffer, patches[:, room:], self._memory.swap.take_moves())
+        return ModelInput(shape, buffer, patches[:, room:], self._memory.swap.take_transfers())
 
-    def _shape(self, tokens: int, seqs: int, single: bool, schedule: Schedule) -> StepShape:
+    def _shape(self, tokens: int, seqs: int, single: bool, schedule: SchedulerOutput) -> StepShape:
         wants_all = any(
             a.sequence.request.wants_hidden and a.start < a.sequence.request.num_prompt
-            for a in schedule.advances
+            for a in schedule.scheduled
         )
         if single and self.buckets.decode and not wants_all:
             size = padded(self.buckets.decode, seqs)
@@ -136,9 +138,9 @@ class Planner:
         return StepShape(padded(self.buckets.mixed, tokens), self._limits.max_num_seqs, False)
 
 
-def _token_ids(schedule: Schedule) -> Items[int]:
+def _token_ids(schedule: SchedulerOutput) -> Items[int]:
     ids: list[int] = []
-    for advance in schedule.advances:
+    for advance in schedule.scheduled:
         sequence, start = advance.sequence, advance.start
         if advance.count == 1:
             known = sequence.token_ids

@@ -1,6 +1,6 @@
 """The device programs of an engine, as pure functions.
 
-A step is `prepare`, the layers, `finish`, then `draw`. On an accelerator the first three are one
+A step is `prepare`, the layers, `select_rows`, then `sample`. On an accelerator the first three are one
 program; on the CPU each group of layers is a program of its own (see `EngineConfig`). Everything
 static is a keyword argument, hashable, so that engines of one process share what they compile.
 """
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from pallas_kernels.xla import Part
+from pallas_kernels.xla import WorkList
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.packing import Packing
 from paxkv.models.config import ModelConfig
@@ -24,13 +24,14 @@ from paxkv.models.decoder import (
     Rotations,
     Step,
     embed,
+    final_norm,
     logits,
-    normalise,
     run_layers,
 )
+from paxkv.sampling import sampler
 from paxkv.sampling.logit_edits import LogitEdits
 from paxkv.sampling.logprobs import BeamCandidates, TopLogprobs, top_logprobs
-from paxkv.sampling.sampler import SampleResult, SamplingRows, sample
+from paxkv.sampling.sampler import SampleResult, SamplingRows
 from paxkv.sampling.token_counts import TokenCounts, add_output_tokens
 
 Array = jax.Array
@@ -53,16 +54,16 @@ class Prepared(NamedTuple):
     x: Array
     rotations: Rotations
     step: Step
-    schedule: Any
+    work_lists: Any
     copies: Copies
-    draw_rows: Array
+    sample_rows: Array
 
 
 # What stands in arguments or results, so that a program can be written to disk.
 for _kind in (
     BeamCandidates,
     Copies,
-    Part,
+    WorkList,
     Prepared,
     SampleResult,
     Step,
@@ -98,10 +99,10 @@ def prepare(
         query_start=plan["query_start"],
     )
     x, rotations = embed(embedding, step, rope)
-    schedule = kernels.schedule(step, x.shape[1], page_size, window)
+    work_lists = kernels.work_lists(step, x.shape[1], page_size, window)
     source, target = plan["copies"]
     copies = Copies(source, target, plan["num_copies"][0])
-    return Prepared(x, rotations, step, schedule, copies, plan["draw_rows"]), tables
+    return Prepared(x, rotations, step, work_lists, copies, plan["sample_rows"]), tables
 
 
 def layers(
@@ -124,22 +125,22 @@ def layers(
         prepared.step,
         config,
         kernels.write_kv,
-        kernels.attention(config.head_dim, prepared.schedule),
+        kernels.attention(config.head_dim, prepared.work_lists),
     )
 
 
-def finish(
-    norm: Array, x: Array, draw_rows: Array, *, config: ModelConfig, all_rows: int
+def select_rows(
+    norm: Array, x: Array, sample_rows: Array, *, config: ModelConfig, all_rows: int
 ) -> tuple[Array, Array]:
-    """Hidden states to draw from, `[hidden, max_num_seqs]`, and all of them padded to `all_rows`.
+    """Hidden states to sample from, `[hidden, max_num_seqs]`, and all of them padded to `all_rows`.
 
     The padding gives what follows one shape; a decode step asks for 0 rows.
     """
-    hidden = normalise(x, norm, config)
+    hidden = final_norm(x, norm, config)
     everything = hidden[:, :0]
     if all_rows:
         everything = jnp.pad(hidden, ((0, 0), (0, all_rows - hidden.shape[1])))
-    return hidden[:, draw_rows], everything
+    return hidden[:, sample_rows], everything
 
 
 def forward(
@@ -168,14 +169,14 @@ def forward(
         kernels=kernels,
     )
     x, pages = layers(params["layers"], pages, prepared, config=config, kernels=kernels)
-    drawn, everything = finish(
-        params["norm"], x, prepared.draw_rows, config=config, all_rows=all_rows
+    sampled, everything = select_rows(
+        params["norm"], x, prepared.sample_rows, config=config, all_rows=all_rows
     )
-    return drawn, everything, pages, tables
+    return sampled, everything, pages, tables
 
 
-def draw_packing(rows: int) -> Packing:
-    """Layout of what `draw` needs to know of each row; see `SamplingRows` and `LogitEdits`."""
+def sample_packing(rows: int) -> Packing:
+    """Layout of what `sample` needs to know of each row; see `SamplingRows` and `LogitEdits`."""
     i32, f32 = np.int32, np.float32
     return Packing(
         {
@@ -199,7 +200,7 @@ def draw_packing(rows: int) -> Packing:
     )
 
 
-def draw(
+def sample(
     head: Array,
     hidden: Array,
     counts: TokenCounts,
@@ -212,8 +213,8 @@ def draw(
     alternatives: int,
     candidates: int,
 ) -> tuple[SampleResult, TokenCounts, Array]:
-    """Draw one token per row; `counts` and `last_tokens` are told."""
-    plan = draw_packing(allowed.shape[0]).unpack(buffer)
+    """Sample one token per row; `counts` and `last_tokens` are told."""
+    plan = sample_packing(allowed.shape[0]).unpack(buffer)
     raw = logits(head, hidden[:, plan["hidden"]] + plan["poison"].astype(hidden.dtype))
     edits = LogitEdits(
         plan["presence"],
@@ -225,7 +226,7 @@ def draw(
         allowed,
     )
     rows = SamplingRows(**{name: plan[name] for name in SamplingRows._fields})
-    drawn = sample(
+    sampled = sampler.sample(
         raw,
         rows,
         edits,
@@ -235,9 +236,9 @@ def draw(
         plan["beam"] > 0,
         candidates,
     )
-    counts = add_output_tokens(counts, plan["slots"], drawn.tokens)
-    last_tokens = last_tokens.at[plan["rows"]].set(drawn.tokens, mode="promise_in_bounds")
-    return drawn, counts, last_tokens
+    counts = add_output_tokens(counts, plan["slots"], sampled.tokens)
+    last_tokens = last_tokens.at[plan["rows"]].set(sampled.tokens, mode="promise_in_bounds")
+    return sampled, counts, last_tokens
 
 
 def score(

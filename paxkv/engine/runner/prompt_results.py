@@ -10,7 +10,7 @@ import numpy as np
 from paxkv.engine.embedding import EmbeddingRequest
 from paxkv.engine.request import Request
 from paxkv.engine.runner.runner import Runner
-from paxkv.engine.scheduler.output import Schedule
+from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.outputs import token_logprobs
 from paxkv.text.detokenizer import CONTEXT_TOKENS
 
@@ -21,19 +21,21 @@ class PromptResults:
     off_host: calls a function of the device, whose time is not the host's own.
     """
 
-    def __init__(self, runner: Runner, schedule: Schedule, off_host: Callable[..., Any]) -> None:
+    def __init__(
+        self, runner: Runner, schedule: SchedulerOutput, off_host: Callable[..., Any]
+    ) -> None:
         self._runner = runner
         self._schedule = schedule
         self._off_host = off_host
 
     def read(self) -> None:
-        """Scores and sums of prompts; and of embeddings the hidden state that is drawn from."""
+        """Scores and sums of prompts; and of embeddings the hidden state that is sampled from."""
         if self._schedule.num_prompts:
             self._read_prompts()
-        for place, draw in enumerate(self._schedule.draws):
-            request = draw.sequence.request
-            if isinstance(request, EmbeddingRequest) and draw.sequence.decision is None:
-                request.pool(self._off_host(self._runner.drawn_from, place), 1)
+        for index, sample in enumerate(self._schedule.sample_slots):
+            request = sample.sequence.request
+            if isinstance(request, EmbeddingRequest) and sample.sequence.finish is None:
+                request.pool(self._off_host(self._runner.sampled_from, index), 1)
 
     def _read_prompts(self) -> None:
         """Row `first + i` of an advance's step stands at position `start + i`.
@@ -41,9 +43,9 @@ class PromptResults:
         A prompt's last token, which may come in a step without chunks of prompts, is not needed.
         """
         first = 0
-        for advance in self._schedule.advances:
+        for advance in self._schedule.scheduled:
             request = advance.sequence.request
-            if advance.sequence.decision is None:
+            if advance.sequence.finish is None:
                 if request.prompt_logprobs is not None:
                     self._score(request, first, advance.start, advance.count)
                 if isinstance(request, EmbeddingRequest):
@@ -61,23 +63,23 @@ class PromptResults:
             return
         rows = np.arange(first + begin - start, first + end - start)
         targets = np.array(prompt[begin + 1 : end + 1])
-        wanted = request.params.prompt_logprobs or 0
+        wanted = request.sampling_params.prompt_logprobs or 0
         for size, found in self._off_host(lambda: list(self._runner.score(rows, targets))):
-            for place in range(size):
+            for index in range(size):
                 position = len(known)
                 known.append(
                     token_logprobs(
                         prompt[position],
-                        float(found.chosen[place]),
-                        int(found.rank[place]),
-                        found.ids[place, :wanted].tolist(),
-                        found.values[place, :wanted].tolist(),
+                        float(found.chosen[index]),
+                        int(found.rank[index]),
+                        found.ids[index, :wanted].tolist(),
+                        found.values[index, :wanted].tolist(),
                         request.decoder(prompt[max(0, position - CONTEXT_TOKENS) : position]),
                     )
                 )
 
     def _pool(self, request: EmbeddingRequest, first: int, start: int, count: int) -> None:
-        """All but the last token, whose hidden state is the one drawn from; none twice."""
+        """All but the last token, whose hidden state is the one sampled from; none twice."""
         begin = max(start, request.num_pooled)
         end = min(start + count, request.num_prompt - 1)
         if request.wants_hidden and begin < end:

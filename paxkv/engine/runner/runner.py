@@ -14,14 +14,14 @@ import numpy as np
 from paxkv.cache.pages import PageLayout, allocate
 from paxkv.engine.config import Limits
 from paxkv.engine.request import Sequence
-from paxkv.engine.runner.compiled_programs import COUNTED_TOKENS, PATCHED_CELLS, ProgramTable
+from paxkv.engine.runner.compiled_programs import COUNTED_TOKENS, PATCHED_CELLS, CompiledPrograms
 from paxkv.engine.runner.compiler import Compiler
 from paxkv.engine.runner.hooks import Hooks
-from paxkv.engine.runner.model_input import StepPlan, StepShape
+from paxkv.engine.runner.model_input import ModelInput, StepShape
 from paxkv.engine.runner.programs import SCORED_ROWS
-from paxkv.engine.runner.sampling_input import DrawPlanner, counts_slot
+from paxkv.engine.runner.sampling_input import SamplingInputBuilder, counts_slot
 from paxkv.engine.runner.swapper import Swapper
-from paxkv.memory import NO_MOVES, Moves
+from paxkv.memory import NO_TRANSFERS, Transfers
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.logprobs import TopLogprobs
 from paxkv.sampling.sampler import SampleResult
@@ -29,27 +29,27 @@ from paxkv.sampling.token_counts import empty_counts
 
 
 @dataclass(frozen=True)
-class Results:
-    """What `draw` left on device for `sequences`; reading it waits for the device."""
+class SamplerOutput:
+    """What `sample` left on device for `sequences`; reading it waits for the device."""
 
     sequences: list[Sequence]
-    drawn: SampleResult | None
+    sampled: SampleResult | None
 
     def tokens(self) -> list[int]:
-        return [] if self.drawn is None else np.asarray(self.drawn.tokens).tolist()
+        return [] if self.sampled is None else np.asarray(self.sampled.tokens).tolist()
 
     def bad(self) -> list[bool]:
-        return [] if self.drawn is None else np.asarray(self.drawn.bad).tolist()
+        return [] if self.sampled is None else np.asarray(self.sampled.bad).tolist()
 
     def candidates(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and log-probabilities `[rows, k]`, for draws with beams among them."""
-        assert self.drawn is not None
-        found = self.drawn.candidates
+        """Ids and log-probabilities `[rows, k]`, for samples with beams among them."""
+        assert self.sampled is not None
+        found = self.sampled.candidates
         return np.asarray(found.ids), np.asarray(found.logprobs)
 
 
 class Runner:
-    """Launches steps and draws. All state on device is owned here and replaced by each launch."""
+    """Launches steps and samples. All state on device is owned here and replaced by each launch."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Runner:
         *,
         layout: PageLayout,
         num_pages: int,
-        programs: ProgramTable,
+        programs: CompiledPrograms,
         num_host_blocks: int = 0,
     ) -> None:
         self._params = params
@@ -71,8 +71,8 @@ class Runner:
         self.programs = programs
         self.swapper = Swapper(layout, num_host_blocks, programs)
         self.hooks = Hooks()
-        self._draws = DrawPlanner(
-            programs.draw_packings, limits.max_num_seqs, config.vocab_size, self.hooks
+        self._sampling_inputs = SamplingInputBuilder(
+            programs.sample_packings, limits.max_num_seqs, config.vocab_size, self.hooks
         )
         self.num_steps = 0
         self.reset()
@@ -119,11 +119,11 @@ class Runner:
 
     # A step
 
-    def forward(self, plan: StepPlan) -> None:
-        """Launch a step; its hidden rows stay here for `draw` and `score`."""
+    def forward(self, plan: ModelInput) -> None:
+        """Launch a step; its hidden rows stay here for `sample` and `score`."""
         if self.hooks.before_launch is not None:
             self.hooks.before_launch(self.num_steps)
-        self.move(plan.moves)
+        self.transfer(plan.transfers)
         self._patch(plan.extra_patches)
         shape = plan.shape
         if self.programs.in_groups(shape):
@@ -132,13 +132,13 @@ class Runner:
             self._forward_whole(shape, plan.buffer)
         self.num_steps += 1
 
-    def move(self, moves: Moves) -> None:
-        """Launch moves to and from host memory.
+    def transfer(self, transfers: Transfers) -> None:
+        """Launch transfers to and from host memory.
 
         The step's page copies come after, inside `forward`; they touch no page that arrives.
         """
-        if moves:
-            self.swapper.launch(self._pages, moves)
+        if transfers:
+            self.swapper.launch(self._pages, transfers)
 
     def _forward_whole(self, shape: StepShape, buffer: Any) -> None:
         launched = self.programs.whole(shape)(
@@ -161,8 +161,8 @@ class Runner:
             self._call_inside()
             self._pages[part] = pages
             prepared = prepared._replace(x=x)
-        self._hidden, self._all_hidden = self.programs.finish(shape)(
-            self._params["norm"], prepared.x, prepared.draw_rows
+        self._hidden, self._all_hidden = self.programs.select_rows(shape)(
+            self._params["norm"], prepared.x, prepared.sample_rows
         )
 
     def seconds_per_token(self) -> float:
@@ -171,7 +171,7 @@ class Runner:
         buffer, view = self.programs.packings[shape].empty()
         view["rows"][:] = self._limits.max_num_seqs
         view["patches"][0] = self._limits.max_num_seqs
-        plan = StepPlan(shape, buffer, np.zeros((3, 0), np.int32), NO_MOVES)
+        plan = ModelInput(shape, buffer, np.zeros((3, 0), np.int32), NO_TRANSFERS)
 
         def step() -> None:
             self.forward(plan)
@@ -186,9 +186,9 @@ class Runner:
         page = np.zeros(size, np.int32)
 
         def there_and_back() -> None:
-            self.move(NO_MOVES._replace(out_devices=page, out_hosts=page))
+            self.transfer(NO_TRANSFERS._replace(out_devices=page, out_hosts=page))
             self.swapper.land(self.swapper.num_landing)
-            self.move(NO_MOVES._replace(in_hosts=page, in_devices=page))
+            self.transfer(NO_TRANSFERS._replace(in_hosts=page, in_devices=page))
             jax.block_until_ready(self._pages)
 
         return _seconds(there_and_back) / (2 * size)
@@ -197,13 +197,13 @@ class Runner:
         if self.hooks.inside_step is not None:
             self.hooks.inside_step(self.num_steps)
 
-    def draw(self, sequences: list[Sequence], hidden: list[int]) -> Results:
-        """Launch the draw of a token for each sequence, from these hidden rows of the last step."""
+    def sample(self, sequences: list[Sequence], hidden: list[int]) -> SamplerOutput:
+        """Launch the sample of a token for each sequence, from these hidden rows of the last step."""
         if not sequences:
-            return Results(sequences, None)
-        plan = self._draws.plan(sequences, hidden)
+            return SamplerOutput(sequences, None)
+        plan = self._sampling_inputs.plan(sequences, hidden)
         neutral = self.programs.neutral_edits(plan.size)
-        drawn, self._counts, self._last_tokens = self.programs.draw(plan.size)(
+        sampled, self._counts, self._last_tokens = self.programs.sample(plan.size)(
             self._head,
             self._hidden,
             self._counts,
@@ -213,7 +213,7 @@ class Runner:
             neutral[1] if plan.bias_values is None else plan.bias_values,
             neutral[2] if plan.allowed is None else plan.allowed,
         )
-        return Results(sequences, drawn)
+        return SamplerOutput(sequences, sampled)
 
     def score(self, rows: np.ndarray, targets: np.ndarray) -> Iterator[tuple[int, TopLogprobs]]:
         """Log-probabilities of `targets [n]` after rows `[n]` of the step, in chunks.
@@ -232,9 +232,9 @@ class Runner:
             )
             yield count, jax.tree.map(np.asarray, scored)
 
-    def drawn_from(self, place: int) -> np.ndarray:
-        """The hidden state `[hidden_size]` that draw number `place` of the step is made from."""
-        return np.asarray(self._hidden)[:, place]
+    def sampled_from(self, index: int) -> np.ndarray:
+        """The hidden state `[hidden_size]` that sample number `place` of the step is made from."""
+        return np.asarray(self._hidden)[:, index]
 
     def hidden_sum(self, first: int, count: int) -> np.ndarray:
         """Sum `[hidden_size]`, float32, of the hidden states of `count` rows of the step."""

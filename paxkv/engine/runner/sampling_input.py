@@ -1,4 +1,4 @@
-"""From the sequences of a step to the arrays that its draw reads."""
+"""From the sequences of a step to the arrays that its sample reads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from paxkv.sampling.logit_edits import ALL_ALLOWED
 
 
 @dataclass
-class DrawPlan:
-    """One draw for the device.
+class SamplingInput:
+    """One sample for the device.
 
     size: rows of the program. buffer: int32, laid out by its packing. bias_ids, bias_values:
     `[size, MOST_BIASES]`; allowed: bits `[size, ceil(V / 32)]`; None where no row has any.
@@ -31,8 +31,8 @@ class DrawPlan:
     allowed: np.ndarray | None = None
 
 
-class DrawPlanner:
-    """Builds draw plans.
+class SamplingInputBuilder:
+    """Builds sample plans.
 
     packings: layout of the buffer by the number of rows. neutral_row: of the block table, of
     padding. hooks: may force tokens and poison logits.
@@ -47,8 +47,8 @@ class DrawPlanner:
         self._words = -(-vocab_size // 32)
         self._hooks = hooks
 
-    def plan(self, sequences: list[Sequence], hidden: Items[int]) -> DrawPlan:
-        """A draw for each of `sequences`, from these hidden rows of the step."""
+    def plan(self, sequences: list[Sequence], hidden: Items[int]) -> SamplingInput:
+        """A sample for each of `sequences`, from these hidden rows of the step."""
         size = padded(self._sizes, len(sequences))
         buffer, view = self._packings[size].empty()
         view["hidden"][: len(hidden)] = hidden
@@ -56,33 +56,33 @@ class DrawPlanner:
         view["rows"][: len(sequences)] = [sequence.row for sequence in sequences]
         view["top_p"][:] = 1.0
         view["repetition"][:] = 1.0
-        plan = DrawPlan(size, buffer)
+        plan = SamplingInput(size, buffer)
         hooked = self._hooks.logits is not None
         random, penalised = [], []
-        for place, sequence in enumerate(sequences):
+        for index, sequence in enumerate(sequences):
             request = sequence.request
-            if request.draws_randomly:
-                random.append(place)
-            if request.params.has_penalty:
-                penalised.append(place)
-            if request.lockstep:
-                view["beam"][place] = 1
+            if request.is_random:
+                random.append(index)
+            if request.sampling_params.has_penalty:
+                penalised.append(index)
+            if request.is_beam_group:
+                view["beam"][index] = 1
             if request.wants_logprobs:
                 view["wants_logprobs"][0] = 1
-            if request.params.logit_bias:
-                _set_bias(plan, place, request.params.logit_bias)
+            if request.sampling_params.logit_bias:
+                _set_bias(plan, index, request.sampling_params.logit_bias)
             if hooked or sequence.is_edited:
-                self._set_allowed(plan, view, place, sequence)
+                self._set_allowed(plan, view, index, sequence)
         if random:
-            _set_random(view, random, [sequences[place] for place in random])
+            _set_random(view, random, [sequences[index] for index in random])
         if penalised:
-            _set_penalties(view, penalised, [sequences[place] for place in penalised])
+            _set_penalties(view, penalised, [sequences[index] for index in penalised])
         return plan
 
     def _set_allowed(
-        self, plan: DrawPlan, view: dict[str, np.ndarray], place: int, sequence: Sequence
+        self, plan: SamplingInput, view: dict[str, np.ndarray], index: int, sequence: Sequence
     ) -> None:
-        bits = self._hooked(view, place, sequence)
+        bits = self._hooked(view, index, sequence)
         if bits is None:
             # Where nothing is left the row comes back as bad, and its request ends alone.
             bits = sequence.allowed()
@@ -90,10 +90,10 @@ class DrawPlanner:
             return
         if plan.allowed is None:
             plan.allowed = np.full((plan.size, self._words), ALL_ALLOWED, np.uint32)
-        plan.allowed[place] = bits
+        plan.allowed[index] = bits
 
     def _hooked(
-        self, view: dict[str, np.ndarray], place: int, sequence: Sequence
+        self, view: dict[str, np.ndarray], index: int, sequence: Sequence
     ) -> np.ndarray | None:
         hook = self._hooks.logits
         if hook is None:
@@ -102,7 +102,7 @@ class DrawPlanner:
         output = len(sequence.token_ids) - request.num_prompt
         wish = hook(request.request_id, sequence.index, output)
         if isinstance(wish, float):
-            view["poison"][place] = wish
+            view["poison"][index] = wish
         elif wish is not None:
             bits = np.zeros(self._words, np.uint32)
             bits[wish // 32] = 1 << wish % 32
@@ -116,29 +116,29 @@ def counts_slot(sequence: Sequence) -> int:
     return sequence.row + 1
 
 
-def _set_random(view: dict[str, np.ndarray], places: list[int], sequences: list[Sequence]) -> None:
-    settings = np.concatenate([sequence.request.draw_words for sequence in sequences])
+def _set_random(view: dict[str, np.ndarray], indices: list[int], sequences: list[Sequence]) -> None:
+    settings = np.concatenate([sequence.request.sampling_words for sequence in sequences])
     settings = settings.reshape(len(sequences), -1)
     for column, name in enumerate(("temperature", "top_k", "top_p", "min_p")):
-        view[name].view(np.int32)[places] = settings[:, column]
-    view["key"].view(np.int32)[places] = settings[:, 4:]
-    view["child"][places] = [sequence.index for sequence in sequences]
-    view["position"][places] = [len(sequence.token_ids) for sequence in sequences]
+        view[name].view(np.int32)[indices] = settings[:, column]
+    view["key"].view(np.int32)[indices] = settings[:, 4:]
+    view["child"][indices] = [sequence.index for sequence in sequences]
+    view["position"][indices] = [len(sequence.token_ids) for sequence in sequences]
 
 
 def _set_penalties(
-    view: dict[str, np.ndarray], places: list[int], sequences: list[Sequence]
+    view: dict[str, np.ndarray], indices: list[int], sequences: list[Sequence]
 ) -> None:
-    params = [sequence.request.params for sequence in sequences]
-    view["slots"][places] = [counts_slot(sequence) for sequence in sequences]
-    view["presence"][places] = [each.presence_penalty for each in params]
-    view["frequency"][places] = [each.frequency_penalty for each in params]
-    view["repetition"][places] = [each.repetition_penalty for each in params]
+    params = [sequence.request.sampling_params for sequence in sequences]
+    view["slots"][indices] = [counts_slot(sequence) for sequence in sequences]
+    view["presence"][indices] = [each.presence_penalty for each in params]
+    view["frequency"][indices] = [each.frequency_penalty for each in params]
+    view["repetition"][indices] = [each.repetition_penalty for each in params]
 
 
-def _set_bias(plan: DrawPlan, place: int, bias: Mapping[int, float]) -> None:
+def _set_bias(plan: SamplingInput, index: int, bias: Mapping[int, float]) -> None:
     if plan.bias_ids is None or plan.bias_values is None:
         plan.bias_ids = np.zeros((plan.size, MOST_BIASES), np.int32)
         plan.bias_values = np.zeros((plan.size, MOST_BIASES), np.float32)
-    plan.bias_ids[place, : len(bias)] = list(bias)
-    plan.bias_values[place, : len(bias)] = list(bias.values())
+    plan.bias_ids[index, : len(bias)] = list(bias)
+    plan.bias_values[index, : len(bias)] = list(bias.values())

@@ -10,8 +10,8 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout
 from paxkv.cache.swap import Content, HostPages, chunks
-from paxkv.engine.runner.compiled_programs import ProgramTable
-from paxkv.memory import Moves
+from paxkv.engine.runner.compiled_programs import CompiledPrograms
+from paxkv.memory import Transfers
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Landing:
 class Swapper:
     """The host pool, and the copies on their way to it.
 
-    Moves go in chunks of two fixed sizes, so that there are two programs for either direction.
+    Transfers go in chunks of two fixed sizes, so that there are two programs for either direction.
     Chunks land in the order they left.
     """
 
-    def __init__(self, layout: PageLayout, num_blocks: int, programs: ProgramTable) -> None:
+    def __init__(self, layout: PageLayout, num_blocks: int, programs: CompiledPrograms) -> None:
         self._host = HostPages(layout, num_blocks)
         self._programs = programs
         self._landing: deque[Landing] = deque()
@@ -39,22 +39,22 @@ class Swapper:
         """Chunks that have left and not landed."""
         return len(self._landing)
 
-    def launch(self, pages: list[tuple[jax.Array, ...]], moves: Moves) -> None:
+    def launch(self, pages: list[tuple[jax.Array, ...]], transfers: Transfers) -> None:
         """Read what leaves, then write what arrives: `pages` are donated, and replaced."""
         start = 0
-        for size in chunks(self._programs.chunk_sizes, len(moves.out_devices)):
+        for size in chunks(self._programs.chunk_sizes, len(transfers.out_devices)):
             part = slice(start, start + size)
-            ids = _padded(moves.out_devices[part], size)
+            ids = _padded(transfers.out_devices[part], size)
             content = self._programs.gather(size)(tuple(pages), ids)
             for array in content:
                 array.copy_to_host_async()
-            self._landing.append(Landing(content, moves.out_hosts[part]))
+            self._landing.append(Landing(content, transfers.out_hosts[part]))
             start += size
         start = 0
-        for size in chunks(self._programs.chunk_sizes, len(moves.in_devices)):
+        for size in chunks(self._programs.chunk_sizes, len(transfers.in_devices)):
             part = slice(start, start + size)
-            ids = _padded(moves.in_devices[part], size)
-            self._write(pages, self._host.read(moves.in_hosts[part], size), ids)
+            ids = _padded(transfers.in_devices[part], size)
+            self._write(pages, self._host.read(transfers.in_hosts[part], size), ids)
             start += size
 
     def _write(

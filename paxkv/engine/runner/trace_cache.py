@@ -38,7 +38,7 @@ _SETTINGS = (
 UNSTABLE_CALLS = ("__gpu$xla.gpu.triton", "triton_kernel_call", "mosaic_gpu", "mosaic_gpu_v2")
 
 
-class TraceStore:
+class TraceCache:
     """Traced programs in one folder, each in a file of its own behind the digest of its content.
 
     Whatever is missing, damaged or cannot be written is traced again: nothing here is an error.
@@ -48,7 +48,7 @@ class TraceStore:
         self.directory = directory
 
     @classmethod
-    def beside_compilation_cache(cls) -> TraceStore | None:
+    def beside_compilation_cache(cls) -> TraceCache | None:
         """Where JAX's persistent cache is, if it is a folder of this machine and in use."""
         directory = _setting("jax_compilation_cache_dir")
         if not directory or "://" in directory or not _setting("jax_enable_compilation_cache"):

@@ -1,4 +1,4 @@
-"""What a step computes, and for whom it draws: the scheduler's answer."""
+"""What a step computes, and for whom it samples: the scheduler's answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paxkv.engine.sequence import Sequence
 
 
 @dataclass(slots=True)
-class Advance:
+class ScheduledSequence:
     """`sequence` computes `count` tokens from position `start` on."""
 
     sequence: Sequence
@@ -17,15 +17,15 @@ class Advance:
 
 
 @dataclass(slots=True)
-class Draw:
-    """A token is drawn for `sequence` from the last hidden state of `advance`."""
+class SampleSlot:
+    """A token is sampled for `sequence` from the last hidden state of `advance`."""
 
     sequence: Sequence
     advance: int
 
 
 @dataclass(slots=True)
-class Schedule:
+class SchedulerOutput:
     """One step: decoding sequences first, then chunks of prompts.
 
     time: when it was made, on the scheduler's clock.
@@ -36,11 +36,11 @@ class Schedule:
 
     time: float = 0.0
     num_prompts: int = 0
-    advances: list[Advance] = field(default_factory=list)
-    draws: list[Draw] = field(default_factory=list)
+    scheduled: list[ScheduledSequence] = field(default_factory=list)
+    sample_slots: list[SampleSlot] = field(default_factory=list)
     forked: list[tuple[Sequence, Sequence]] = field(default_factory=list)
     started: list[Sequence] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
-        return sum(advance.count for advance in self.advances)
+        return sum(advance.count for advance in self.scheduled)

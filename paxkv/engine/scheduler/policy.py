@@ -60,7 +60,7 @@ class Policy:
         )
 
 
-Place = tuple[int, int, int, int]
+Rank = tuple[int, int, int, int]
 
 
 class Order:
@@ -82,9 +82,9 @@ class Order:
         self._aging_steps = policy.aging_steps
         self._group = group if policy.length_aware else 1
 
-    def place(self, request: Request, step: int) -> Place:
+    def rank(self, request: Request, step: int) -> Rank:
         """step: steps scheduled before the request was queued."""
-        level = -request.params.priority
+        level = -request.sampling_params.priority
         if self._aging_steps is not None:
             level += step // self._aging_steps
         longest = request.num_prompt + request.max_tokens
@@ -94,7 +94,7 @@ class Order:
 
 def rank(sequence: Sequence) -> tuple[int, ...]:
     """Smaller runs first and is preempted last: its request's place, then the elder child."""
-    return (*sequence.request.place, sequence.index)
+    return (*sequence.request.rank, sequence.index)
 
 
 class PromptDelay:

@@ -13,7 +13,7 @@ from paxkv.engine.beam.request import Regrouping
 from paxkv.engine.config import PreemptionMode
 from paxkv.engine.scheduler.policy import rank
 from paxkv.engine.sequence import Sequence
-from paxkv.memory import Admission, BlockManager
+from paxkv.memory import Allocation, BlockManager
 
 if TYPE_CHECKING:
     from paxkv.engine.runner.runner import Runner
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Queues:
     """Running and waiting sequences, each list by rank; every running one has a row.
 
-    Sequences that go on together (`Sequence.unit`) also leave together: all to host memory, or
+    Sequences that go on together (`Sequence.group`) also leave together: all to host memory, or
     none, and they come back sharing the pages they share now.
     """
 
@@ -58,26 +58,26 @@ class Queues:
 
     # Away and back
 
-    def put_away(self, unit: list[Sequence], may_swap: bool) -> bool:
+    def preempt(self, group: list[Sequence], may_swap: bool) -> bool:
         """Running sequences wait in their old places; returns whether host memory took them."""
-        # What has been drawn from already must be drawn from again, so there must be a token.
-        may_swap = may_swap and all(sequence.num_remaining for sequence in unit)
+        # What has been sampled from already must be sampled from again, so there must be a token.
+        may_swap = may_swap and all(sequence.num_remaining for sequence in group)
         away = None
-        if may_swap and self.preemption.swaps(self._memory, rows_of(unit)):
-            away = self._memory.swap.swap_out_rows(rows_of(unit))
-            for sequence, swapped in zip(unit, away or ()):
+        if may_swap and self.preemption.swaps(self._memory, rows_of(group)):
+            away = self._memory.swap.swap_out_rows(rows_of(group))
+            for sequence, swapped in zip(group, away or ()):
                 sequence.swapped = swapped
                 sequence.row = None
-        self.stop(unit)
-        for sequence in unit:
+        self.stop(group)
+        for sequence in group:
             if sequence.swapped is None:
                 sequence.num_computed = 0
             sequence.num_resumed += 1
-            sequence.drawn = False
+            sequence.sampled = False
             self.wait(sequence)
         return away is not None
 
-    def give_pages(self, sequence: Sequence, first_chunk: int, headroom: int) -> Admission | None:
+    def allocate(self, sequence: Sequence, first_chunk: int, headroom: int) -> Allocation | None:
         """A row, and pages for what it has and for `first_chunk` tokens more; or None.
 
         headroom: pages that must stay free; the beams that follow the first of theirs need none.
@@ -85,25 +85,25 @@ class Queues:
         if sequence.swapped is not None:
             count = min(sequence.num_remaining, first_chunk)
             return self._memory.swap.swap_in(sequence.swapped, count, headroom=headroom)
-        if sequence.origin is not None:
+        if sequence.shared_prefix is not None:
             return self._join(sequence, first_chunk)
         request = sequence.request
         if sequence.chain is None:
             sequence.chain = self._memory.chain(salt=request.cache_salt)
-        return self._memory.admit(
+        return self._memory.allocate(
             sequence.token_ids,
             chain=sequence.chain,
             first_chunk=first_chunk,
             headroom=headroom,
             use_cache=request.reads_cache,
-            publish=request.leaves_cache,
+            cache_blocks=request.leaves_cache,
             resumed=sequence.num_resumed > 0,
         )
 
-    def _join(self, sequence: Sequence, most: int) -> Admission | None:
+    def _join(self, sequence: Sequence, most: int) -> Allocation | None:
         """A row beside the one it shares blocks with, and slots for at most `most` tokens more."""
-        assert sequence.origin is not None
-        beside, num_blocks = sequence.origin
+        assert sequence.shared_prefix is not None
+        beside, num_blocks = sequence.shared_prefix
         cached = num_blocks * self._memory.block_size
         new = min(len(sequence.token_ids) - cached, most)
         assert beside.row is not None
@@ -115,7 +115,7 @@ class Queues:
         if row is None:
             return None
         self._memory.append(row, new)
-        return Admission(row, cached, new)
+        return Allocation(row, cached, new)
 
     def drop_swapped(self) -> None:
         """Host memory is lost: everything in it is computed again."""
@@ -132,7 +132,7 @@ class Queues:
         rows = self._memory.fork(parent.row, count)
         assert rows is not None
         first = len(parent.request.sequences)
-        children = [parent.child(first + place) for place in range(count)]
+        children = [parent.child(first + index) for index in range(count)]
         for child, row in zip(children, rows.tolist()):
             self.run(child, row)
         return children
@@ -160,32 +160,36 @@ def rows_of(sequences: list[Sequence] | tuple[Sequence, ...]) -> list[int]:
     return [s.row for s in sequences if s.row is not None]
 
 
-def set_origins(unit: list[Sequence], block_size: int) -> None:
+def set_shared_prefixes(group: list[Sequence], block_size: int) -> None:
     """Note which leading blocks each sequence shares, and with which one before it.
 
     Sequences that computed one history share the pages of its full blocks. Those that are given
     their rows beside another's share them again, whatever the prefix cache has kept.
     """
-    known = np.array([sequence.token_ids for sequence in unit])
-    for place, sequence in enumerate(unit):
-        differs = known[:place] != known[place]
+    known = np.array([sequence.token_ids for sequence in group])
+    for index, sequence in enumerate(group):
+        differs = known[:index] != known[index]
         common = np.argmax(differs, axis=1) // block_size
-        sequence.origin = None
+        sequence.shared_prefix = None
         if common.max(initial=0):
-            sequence.origin = (unit[int(common.argmax())], int(common.max()))
+            sequence.shared_prefix = (group[int(common.argmax())], int(common.max()))
 
 
-def blocks_in_all(unit: list[Sequence], block_size: int) -> int:
+def blocks_in_all(group: list[Sequence], block_size: int) -> int:
     """Pages that all hold once what is known of them is computed, shared ones once."""
-    shared = sum(origin[1] for sequence in unit if (origin := sequence.origin) is not None)
-    each = -(-len(unit[0].token_ids) // block_size)
-    return each * len(unit) - shared
+    shared = sum(
+        shared_prefix[1]
+        for sequence in group
+        if (shared_prefix := sequence.shared_prefix) is not None
+    )
+    each = -(-len(group[0].token_ids) // block_size)
+    return each * len(group) - shared
 
 
 def _leave(queue: list[Sequence], sequence: Sequence) -> None:
-    place = bisect_left(queue, rank(sequence), key=rank)
-    if place < len(queue) and queue[place] is sequence:
-        del queue[place]
+    index = bisect_left(queue, rank(sequence), key=rank)
+    if index < len(queue) and queue[index] is sequence:
+        del queue[index]
 
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,15 @@ from itertools import chain
 from paxkv.engine.config import Limits
 from paxkv.engine.request import Request
 from paxkv.engine.runner.buckets import Buckets
-from paxkv.engine.scheduler.output import Advance, Draw, Schedule
+from paxkv.engine.scheduler.output import SampleSlot, ScheduledSequence, SchedulerOutput
 from paxkv.engine.scheduler.policy import Order, Policy, PromptBudget, PromptDelay
-from paxkv.engine.scheduler.queues import Preemption, Queues, blocks_in_all, rows_of, set_origins
+from paxkv.engine.scheduler.queues import (
+    Preemption,
+    Queues,
+    blocks_in_all,
+    rows_of,
+    set_shared_prefixes,
+)
 from paxkv.engine.sequence import Sequence
 from paxkv.memory import BlockManager
 
@@ -29,7 +35,7 @@ class Scheduler:
 
     buckets: sizes of the programs, which a step with prompts fills as well as it can.
     clock: seconds, on the scale of `Request.arrival_time`.
-    outgrown: sequences that ended because the whole cache holds no more of them; to be cleared by
+    out_of_cache: sequences that ended because the whole cache holds no more of them; to be cleared by
         whoever reads it.
     """
 
@@ -52,7 +58,7 @@ class Scheduler:
         self._order = Order(self._policy, group=limits.max_num_seqs)
         self._delay = PromptDelay(self._policy.delay_factor, clock)
         self.queues = Queues(memory, preemption or Preemption())
-        self.outgrown: list[Sequence] = []
+        self.out_of_cache: list[Sequence] = []
         self.num_preemptions = 0
         self.num_swaps = 0
         self.num_steps = 0
@@ -70,7 +76,7 @@ class Scheduler:
         return self.queues.swapped
 
     def add(self, request: Request) -> None:
-        request.place = self._order.place(request, self.num_steps)
+        request.rank = self._order.rank(request, self.num_steps)
         for sequence in request.sequences:
             self.queues.wait(sequence)
 
@@ -78,14 +84,14 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
-    def schedule(self, uncommitted: bool) -> Schedule | None:
+    def schedule(self, uncommitted: bool) -> SchedulerOutput | None:
         """The next step; None if the results of the last must be known first, or nothing is left.
 
-        uncommitted: a step is in flight. Nothing is preempted then: the tokens in flight may end
+        uncommitted: a step is in in_flight_step. Nothing is preempted then: the tokens in in_flight_step may end
         sequences, and then their pages are free anyway.
         """
         while True:
-            plan = Schedule(time=self._clock())
+            plan = SchedulerOutput(time=self._clock())
             decoding, computing = self._sort_running()
             certain = decoding + [s for s in computing[:1] if s is self.running[0]]
             short = self._memory.blocks_needed(rows_of(certain)) if certain else 0
@@ -99,15 +105,15 @@ class Scheduler:
             self._compute(computing, plan, budget)
             self._admit(plan, budget)
             self._spend_rest(plan, len(decoding), budget)
-            plan.num_prompts = len(plan.advances) - len(decoding)
-            if plan.advances:
+            plan.num_prompts = len(plan.scheduled) - len(decoding)
+            if plan.scheduled:
                 self.num_steps += 1
                 return plan
             if uncommitted or not self.running:
                 return None
             self._make_room()
 
-    def ended(self, schedule: Schedule) -> None:
+    def ended(self, schedule: SchedulerOutput) -> None:
         """The results of a step are known."""
         self._delay.ended(schedule.time, schedule.num_prompts > 0)
 
@@ -121,17 +127,17 @@ class Scheduler:
         They go to host memory, or are computed again. What would not fit into an empty cache any
         more (it shared pages) ends instead.
         """
-        unit, size = sequence.unit, self._limits.block_size
-        set_origins(unit, size)
+        group, size = sequence.group, self._limits.block_size
+        set_shared_prefixes(group, size)
         if (
             len(sequence.token_ids) > self._memory.max_tokens_per_row
-            or blocks_in_all(unit, size) > self._limits.num_blocks
+            or blocks_in_all(group, size) > self._limits.num_blocks
         ):
-            self._outgrow(sequence)
+            self._end_out_of_cache(sequence)
             return
-        running = [member for member in unit if member.row is not None]
+        running = [member for member in group if member.row is not None]
         assert not any(member.in_flight for member in running)
-        self.num_swaps += self.queues.put_away(running, may_swap)
+        self.num_swaps += self.queues.preempt(running, may_swap)
         sequence.request.num_preemptions += 1
         self.num_preemptions += 1
 
@@ -149,17 +155,17 @@ class Scheduler:
                 computing.append(sequence)
         return decoding, computing
 
-    def _decode(self, decoding: list[Sequence], plan: Schedule) -> None:
+    def _decode(self, decoding: list[Sequence], plan: SchedulerOutput) -> None:
         if not decoding:
             return
         self._memory.append_batch(rows_of(decoding))
-        for place, sequence in enumerate(decoding):
+        for index, sequence in enumerate(decoding):
             if sequence.in_flight:
-                # Nothing to publish while its token is unknown, and it has forked long ago.
-                plan.advances.append(Advance(sequence, sequence.num_computed, 1))
+                # Nothing to cache_blocks while its token is unknown, and it has forked long ago.
+                plan.scheduled.append(ScheduledSequence(sequence, sequence.num_computed, 1))
                 sequence.num_computed += 1
                 sequence.in_flight += 1
-                plan.draws.append(Draw(sequence, place))
+                plan.sample_slots.append(SampleSlot(sequence, index))
             else:
                 self._advance(sequence, 1, plan)
 
@@ -175,7 +181,9 @@ class Scheduler:
                 break
         return self._buckets.tokens_of_step(wanted, len(decoding)) - len(decoding)
 
-    def _compute(self, computing: list[Sequence], plan: Schedule, budget: PromptBudget) -> None:
+    def _compute(
+        self, computing: list[Sequence], plan: SchedulerOutput, budget: PromptBudget
+    ) -> None:
         for sequence in computing:
             if budget.spent:
                 return
@@ -189,47 +197,49 @@ class Scheduler:
             self._memory.append(sequence.row, count)
             self._advance(sequence, count, plan)
 
-    def _admit(self, plan: Schedule, budget: PromptBudget) -> None:
+    def _admit(self, plan: SchedulerOutput, budget: PromptBudget) -> None:
         if not self.waiting or (self.running and self._delay.holds_back(self.waiting)):
             return
-        reserved = len(self.running) + sum(s.request.unborn for s in self.running if s.index == 0)
+        reserved = len(self.running) + sum(
+            s.request.num_pending_children for s in self.running if s.index == 0
+        )
         while self.waiting and not budget.spent:
             sequence = self.waiting[0]
             request = sequence.request
-            needed = 1 + (request.unborn if sequence.index == 0 else 0)
+            needed = 1 + (request.num_pending_children if sequence.index == 0 else 0)
             if reserved + needed > self._limits.max_num_seqs:
                 return
             if not self._limits.chunked_prefill and sequence.num_remaining > budget.left:
                 return
             share = budget.share(sequence.num_remaining)
-            admission = self.queues.give_pages(sequence, share, self._leaves_free(sequence))
-            if admission is None:
+            allocation = self.queues.allocate(sequence, share, self._leaves_free(sequence))
+            if allocation is None:
                 return
             sequence.swapped = None
             reserved += needed
             del self.waiting[0]
-            self.queues.run(sequence, admission.row)
-            sequence.num_computed = admission.num_cached_tokens
+            self.queues.run(sequence, allocation.row)
+            sequence.num_computed = allocation.num_cached_tokens
             if not sequence.num_resumed:
-                request.num_cached_tokens = admission.num_cached_tokens
+                request.num_cached_tokens = allocation.num_cached_tokens
             plan.started.append(sequence)
-            budget.take(sequence.num_remaining, admission.num_new_tokens)
-            self._advance(sequence, admission.num_new_tokens, plan)
+            budget.take(sequence.num_remaining, allocation.num_new_tokens)
+            self._advance(sequence, allocation.num_new_tokens, plan)
 
     @property
     def _headroom(self) -> int:
-        """Pages that admission leaves free for those who run: one each, but few of a large pool.
+        """Pages that allocation leaves free for those who run: one each, but few of a large pool.
 
         Fewer cost more in preemptions than they gain, more leave memory idle (README, Measured).
         """
         return min(len(self.running), max(1, int(HEADROOM_SHARE * self._limits.num_blocks)))
 
-    def _spend_rest(self, plan: Schedule, first: int, budget: PromptBudget) -> None:
+    def _spend_rest(self, plan: SchedulerOutput, first: int, budget: PromptBudget) -> None:
         """What the shares left over goes to unfinished prompts, `first` advance and later."""
-        for place, advance in enumerate(plan.advances[first:], start=first):
+        for index, advance in enumerate(plan.scheduled[first:], start=first):
             sequence = advance.sequence
             assert sequence.row is not None
-            # One whose next token is drawn in this step is done.
+            # One whose next token is sampled in this step is done.
             if budget.left and not sequence.in_flight:
                 room = self._memory.room(sequence.row)
                 more = min(sequence.num_remaining, budget.left, room)
@@ -237,51 +247,51 @@ class Scheduler:
                     budget.left -= more
                     self._memory.append(sequence.row, more)
                     advance.count += more
-                    self._move(place, more, plan)
+                    self._move(index, more, plan)
 
     def _leaves_free(self, sequence: Sequence) -> int:
         """Pages that must stay free when a sequence gets a row: for those who run, and, when it is
-        the first of its unit, for the others."""
-        unit = sequence.unit
-        if sequence is not unit[0]:
+        the first of its group, for the others."""
+        group = sequence.group
+        if sequence is not group[0]:
             return 0
         size = self._limits.block_size
         alone = -(-len(sequence.token_ids) // size)
-        return self._headroom + blocks_in_all(unit, size) - alone
+        return self._headroom + blocks_in_all(group, size) - alone
 
-    def _advance(self, sequence: Sequence, count: int, plan: Schedule) -> None:
+    def _advance(self, sequence: Sequence, count: int, plan: SchedulerOutput) -> None:
         """Note the step's work; `sequence` has slots for it already."""
-        plan.advances.append(Advance(sequence, sequence.num_computed, count))
-        self._move(len(plan.advances) - 1, count, plan)
+        plan.scheduled.append(ScheduledSequence(sequence, sequence.num_computed, count))
+        self._move(len(plan.scheduled) - 1, count, plan)
 
-    def _move(self, place: int, count: int, plan: Schedule) -> None:
-        """`count` more tokens of an advance; the next is drawn once all are computed."""
-        sequence = plan.advances[place].sequence
+    def _move(self, index: int, count: int, plan: SchedulerOutput) -> None:
+        """`count` more tokens of an advance; the next is sampled once all are computed."""
+        sequence = plan.scheduled[index].sequence
         sequence.num_computed += count
         if count > 1 or not sequence.in_flight:
             known = min(sequence.num_computed, len(sequence.token_ids))
-            self._memory.publish(sequence.row, sequence.token_ids, known)  # type: ignore[arg-type]
+            self._memory.cache_blocks(sequence.row, sequence.token_ids, known)  # type: ignore[arg-type]
         if sequence.num_remaining:
             return
         family = [sequence]
         if sequence.request.forks:
-            # Their rows are reserved at admission.
+            # Their rows are reserved at allocation.
             family += self.queues.fork(sequence, sequence.request.forks)
             plan.forked += [(sequence, child) for child in family[1:]]
         for member in family:
             member.in_flight += 1
-            plan.draws.append(Draw(member, place))
+            plan.sample_slots.append(SampleSlot(member, index))
 
     def _make_room(self) -> None:
-        """Preempt the last in rank; a lone unit that outgrew the whole cache ends instead."""
+        """Preempt the last in rank; a lone group that outgrew the whole cache ends instead."""
         last = self.running[-1]
-        if self.running[0] in last.unit:
-            self._outgrow(last)
+        if self.running[0] in last.group:
+            self._end_out_of_cache(last)
         else:
             self.preempt(last)
 
-    def _outgrow(self, sequence: Sequence) -> None:
-        for member in sequence.unit:
+    def _end_out_of_cache(self, sequence: Sequence) -> None:
+        for member in sequence.group:
             self.finish(member)
         sequence.request.cut(sequence)
-        self.outgrown.append(sequence)
+        self.out_of_cache.append(sequence)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from paxkv.server.metrics.engine_snapshot import Figures, memory_utilization
+from paxkv.server.metrics.engine_snapshot import EngineSnapshot, memory_utilization
 
 LABELS = ("model_name", "engine")
 ENGINE = "0"
@@ -21,23 +21,23 @@ class EngineMetrics(Collector):
 
     def __init__(self, model_name: str) -> None:
         self._labels = (model_name, ENGINE)
-        self.figures: Figures | None = None
+        self.snapshot: EngineSnapshot | None = None
         self.time_per_token_ms = 0.0
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        figures = self.figures
-        if figures is None:
+        snapshot = self.snapshot
+        if snapshot is None:
             return
-        stats = figures.stats
+        stats = snapshot.stats
         usage = stats.used_blocks / stats.num_blocks
         host = stats.cpu_used_blocks / stats.num_cpu_blocks if stats.num_cpu_blocks else 0.0
         for name, value, text in (
-            ("vllm:num_requests_running", figures.running, "Requests that run."),
-            ("vllm:num_requests_waiting", figures.waiting, "Requests that wait."),
-            ("vllm:num_requests_swapped", figures.swapped, "Requests in host memory."),
+            ("vllm:num_requests_running", snapshot.running, "Requests that run."),
+            ("vllm:num_requests_waiting", snapshot.waiting, "Requests that wait."),
+            ("vllm:num_requests_swapped", snapshot.swapped, "Requests in host memory."),
             ("vllm:kv_cache_usage_perc", usage, "Share of the pages in use, 0 to 1."),
             ("vllm:gpu_cache_usage_perc", usage, "The same under its older name."),
             ("vllm:cpu_cache_usage_perc", host, "Share of the host's pages in use, 0 to 1."),
@@ -45,7 +45,7 @@ class EngineMetrics(Collector):
             ("vllm:avg_time_per_token_ms", self.time_per_token_ms, "Mean over the last minute."),
             (
                 "vllm:memory_fragmentation_ratio",
-                figures.fragmentation,
+                snapshot.fragmentation,
                 "Slots of the pages in use, over the slots that are filled.",
             ),
             ("paxkv:cached_blocks", stats.cached_blocks, "Pages the prefix cache knows."),
@@ -63,7 +63,7 @@ class EngineMetrics(Collector):
             ("paxkv:engine_steps", stats.num_steps, "Steps run."),
         ):
             yield self._counter(name, value, text)
-        yield self._configuration(figures)
+        yield self._configuration(snapshot)
 
     def _gauge(self, name: str, value: float, text: str) -> Metric:
         family = GaugeMetricFamily(name, text, labels=LABELS)
@@ -75,11 +75,11 @@ class EngineMetrics(Collector):
         family.add_metric(self._labels, value)
         return family
 
-    def _configuration(self, figures: Figures) -> Metric:
+    def _configuration(self, snapshot: EngineSnapshot) -> Metric:
         options = {
-            "num_gpu_blocks": str(figures.stats.num_blocks),
-            "num_cpu_blocks": str(figures.stats.num_cpu_blocks),
-            **figures.cache_options,
+            "num_gpu_blocks": str(snapshot.stats.num_blocks),
+            "num_cpu_blocks": str(snapshot.stats.num_cpu_blocks),
+            **snapshot.cache_options,
         }
         family = GaugeMetricFamily(
             "vllm:cache_config_info",

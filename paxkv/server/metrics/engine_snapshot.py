@@ -1,4 +1,4 @@
-"""Figures: what is read off the engine for /metrics, between two steps."""
+"""EngineSnapshot: what is read off the engine for /metrics, between two steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paxkv.server.request_states import request_states
 
 
 @dataclass(frozen=True)
-class Figures:
+class EngineSnapshot:
     """stats: the engine's. running, waiting, swapped: requests, each in one of them.
     fragmentation: slots of the pages in use for each slot that is filled.
     cache_options: of the configuration, as text."""
@@ -28,7 +28,7 @@ class Figures:
     cache_options: dict[str, str]
 
     @classmethod
-    def of(cls, engine: Engine) -> Figures:
+    def of(cls, engine: Engine) -> EngineSnapshot:
         states = Counter(request_states(engine.scheduler).values())
         return cls(
             stats=engine.stats(),

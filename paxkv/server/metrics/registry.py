@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from paxkv.server.errors import Unavailable
 from paxkv.server.metrics.engine import EngineMetrics
-from paxkv.server.metrics.engine_snapshot import Figures
+from paxkv.server.metrics.engine_snapshot import EngineSnapshot
 from paxkv.server.metrics.requests import RequestMetrics
 from paxkv.server.service import Service
 
@@ -40,7 +40,7 @@ def routes(service: Service) -> APIRouter:
         # Of a dead or stuck engine the last figures are shown.
         with suppress(TimeoutError, Unavailable):
             async with asyncio.timeout(PATIENCE):
-                engine.figures = await service.loop.ask(Figures.of)
+                engine.snapshot = await service.loop.ask(EngineSnapshot.of)
         engine.time_per_token_ms = 1000 * requests.time_per_token.mean(time.monotonic())
         content = await service.work(lambda: generate_latest(registry))
         return Response(content, headers={"Content-Type": CONTENT_TYPE_LATEST})

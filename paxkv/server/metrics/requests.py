@@ -7,7 +7,7 @@ import itertools
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from paxkv.engine.request import Request
-from paxkv.server.deltas import News
+from paxkv.server.deltas import Deltas
 from paxkv.server.metrics.engine import ENGINE, LABELS
 from paxkv.server.metrics.recent_mean import RecentMean
 
@@ -76,37 +76,37 @@ class RequestMetrics:
         if not request.generates:
             return
         self._wanted.observe(request.max_tokens)
-        self._children.observe(request.params.n)
+        self._children.observe(request.sampling_params.n)
 
     def stepped(self, num_tokens: int) -> None:
         self._step_tokens.observe(num_tokens)
 
-    def advanced(self, news: News) -> None:
-        if news.num_tokens:
-            self._tokens(news)
-        if news.ended is not None:
-            self._end(news.request, news.ended)
+    def advanced(self, deltas: Deltas) -> None:
+        if deltas.num_tokens:
+            self._tokens(deltas)
+        if deltas.ended is not None:
+            self._end(deltas.request, deltas.ended)
 
     def aborted(self, request: Request) -> None:
         self._last_token.pop(request.request_id, None)
         self._count(request, "abort")
 
-    def _tokens(self, news: News) -> None:
-        request = news.request
+    def _tokens(self, deltas: Deltas) -> None:
+        request = deltas.request
         last = self._last_token.get(request.request_id)
-        self._last_token[request.request_id] = news.time
+        self._last_token[request.request_id] = deltas.time
         if last is None:
             self._prompt_tokens.inc(request.num_prompt)
         if not request.generates:
             return
-        self._generation_tokens.inc(news.num_tokens)
+        self._generation_tokens.inc(deltas.num_tokens)
         if last is None:
-            self._ttft.observe(news.first_token - request.arrival_time)
+            self._ttft.observe(deltas.first_token - request.arrival_time)
             return
-        gap = news.time - last
+        gap = deltas.time - last
         self._itl.observe(gap)
         self._old_itl.observe(gap)
-        self.time_per_token.add(gap, news.time)
+        self.time_per_token.add(gap, deltas.time)
 
     def _end(self, request: Request, reason: str) -> None:
         last = self._last_token.pop(request.request_id, None)

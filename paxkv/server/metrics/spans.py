@@ -12,7 +12,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paxkv.engine.request import Request
-from paxkv.server.deltas import News
+from paxkv.server.deltas import Deltas
 
 NAME = "llm_request"
 TRACE_HEADERS = (b"traceparent", b"tracestate")
@@ -77,9 +77,9 @@ class RequestSpans:
     def stepped(self, num_tokens: int) -> None:
         pass
 
-    def advanced(self, news: News) -> None:
-        if news.ended is not None:
-            self._end(news.request, news.ended, news.time)
+    def advanced(self, deltas: Deltas) -> None:
+        if deltas.ended is not None:
+            self._end(deltas.request, deltas.ended, deltas.time)
 
     def aborted(self, request: Request) -> None:
         self._end(request, "abort", time.monotonic())
@@ -105,9 +105,9 @@ class RequestSpans:
         return int((seconds + self._past) * _NANO)
 
     def _attributes(self, request: Request, reason: str, end: float) -> dict[str, Any]:
-        params = request.params
+        params = request.sampling_params
         arrival, start, first = request.arrival_time, request.first_scheduled, request.first_token
-        drawn = sum(len(sequence.output_token_ids) for sequence in request.sequences)
+        sampled = sum(len(sequence.output_token_ids) for sequence in request.sequences)
         found = {
             "gen_ai.request.id": request.request_id,
             "gen_ai.response.model": self._model_name,
@@ -117,7 +117,7 @@ class RequestSpans:
             "gen_ai.request.top_p": params.top_p,
             "gen_ai.request.n": params.n,
             "gen_ai.usage.prompt_tokens": request.num_prompt,
-            "gen_ai.usage.completion_tokens": drawn,
+            "gen_ai.usage.completion_tokens": sampled,
             "gen_ai.latency.e2e": end - arrival,
         }
         if start is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from paxkv.engine.request import Request
-from paxkv.server.deltas import News
+from paxkv.server.deltas import Deltas
 
 KEPT_FIRST_TOKENS = 256
 
@@ -31,14 +31,14 @@ class Traffic:
     def stepped(self, num_tokens: int) -> None:
         self.computed += num_tokens
 
-    def advanced(self, news: News) -> None:
-        request = news.request
-        self.generated += news.num_tokens
-        if news.num_tokens and request.request_id not in self._begun:
+    def advanced(self, deltas: Deltas) -> None:
+        request = deltas.request
+        self.generated += deltas.num_tokens
+        if deltas.num_tokens and request.request_id not in self._begun:
             self._begun.add(request.request_id)
-            self.first_tokens.append(news.first_token - request.arrival_time)
+            self.first_tokens.append(deltas.first_token - request.arrival_time)
             self.num_first_tokens += 1
-        if news.ended is not None:
+        if deltas.ended is not None:
             self._begun.discard(request.request_id)
 
     def aborted(self, request: Request) -> None:

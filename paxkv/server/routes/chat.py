@@ -220,6 +220,6 @@ class ChatFormat:
     def _logprobs(self, token_ids: list[int], entries: Any) -> dict[str, Any] | None:
         if entries is None:
             return None
-        skip = self._request.params.skip_special_tokens
+        skip = self._request.sampling_params.skip_special_tokens
         top = self._body.top_logprobs or 0
         return chat_logprobs(self._tokenizer, token_ids, entries, top, skip)

@@ -49,7 +49,7 @@ def routes(service: Service) -> APIRouter:
 def _requests(service: Service, body: CompletionBody, request_id: str) -> list[Request]:
     values = body.sampling()
     if body.echo and values.get("max_tokens") == 0:
-        values["max_tokens"] = 1  # drawn and not shown
+        values["max_tokens"] = 1  # sampled and not shown
     if body.echo and "logprobs" in values:
         values.setdefault("prompt_logprobs", values["logprobs"])
     params = sampling_params(values, service.limits)
@@ -118,7 +118,7 @@ class CompletionFormat:
             ended = new.finish_reason and "length"
             new = replace(new, text="", token_ids=[], finish_reason=ended, stop_reason=None)
             new.logprobs = None if new.logprobs is None else []
-        index = self._place[request.request_id] * request.params.n + new.index
+        index = self._place[request.request_id] * request.sampling_params.n + new.index
         first = index not in self._logprobs
         if first:
             self._logprobs[index] = CompletionLogprobs(self._tokenizer, request)

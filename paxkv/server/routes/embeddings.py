@@ -80,7 +80,7 @@ def _requests(service: Service, body: EmbeddingBody) -> list[EmbeddingRequest]:
     params = body.pooling_params()
 
     def make(prompt: dict[str, Any], request_id: str) -> EmbeddingRequest:
-        return service.model.admitter.embedding(
+        return service.model.input_processor.embedding(
             prompt, params, request_id=request_id, cache_salt=body.cache_salt
         )
 

@@ -58,7 +58,7 @@ class PlainFormat:
         prompt = request.prompt
         if prompt is None and service.tokenizer is not None:
             prompt = service.tokenizer.decode(request.prompt_token_ids, skip_special_tokens=False)
-        self._texts = [prompt or ""] * request.params.n
+        self._texts = [prompt or ""] * request.sampling_params.n
         self._completion_tokens = 0
 
     def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]:
