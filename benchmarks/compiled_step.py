@@ -27,7 +27,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionS
 
 from pallas_kernels.lab.offline import TARGETS
 from paxkv.cache.pages import PageLayout
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
 from paxkv.engine.runner.compiled_programs import CompiledPrograms
@@ -72,16 +72,12 @@ CALLED = {"triton": r"__gpu\$xla.gpu.triton", "mosaic": "mosaic_gpu_v2"}
 # In every layer: a copy of pages each for keys and values, the write, attention. Copies and writes
 # of the Mosaic back end are XLA's.
 LEAST_CALLS = {"triton": 4, "mosaic": 1}
-LIMITS = Limits(
+LIMITS = ResolvedConfig(
     max_model_len=8192,
     block_size=16,
-    num_blocks=8191,
+    num_gpu_blocks=8191,
     max_num_seqs=64,
     max_num_batched_tokens=2048,
-    max_logprobs=20,
-    chunked_prefill=True,
-    prefix_caching=True,
-    seed=0,
 )
 
 

@@ -69,7 +69,7 @@ class Searches:
             running * width,
             OUTPUT_TOKENS,
             SMALL,
-            lambda engine: BeamCompiler(engine.limits.beam_candidates),
+            lambda engine: BeamCompiler(engine.config.num_beam_candidates),
         )
         self._input_processor = InputProcessor(self.engine, SMALL, None)
         self._random = np.random.default_rng(1)

@@ -47,7 +47,7 @@ class LLM:
 
         use_persistent_cache(_cache_directory(options))
         from convert import load_params, open_checkpoint
-        from paxkv.engine.build import build_engine, check_sizes, resolve_dtype
+        from paxkv.engine.build import build_engine, resolve_dtype
         from paxkv.engine.progress import bar
         from paxkv.models.weight_store import Weights
         from paxkv.models.weights import abstract_params
@@ -59,7 +59,7 @@ class LLM:
             source = open_checkpoint(tokenizer) if tokenizer is not None else checkpoint
             self._tokenizer = source.tokenizer()
         dtype = resolve_dtype(options.dtype, _auto_dtype())
-        check_sizes(checkpoint.config, options, dtype)
+        options.resolve(checkpoint.config)  # raises before weights are read
         shapes = abstract_params(checkpoint.config, dtype)
         load = partial(load_params, checkpoint, dtype)
         with (

@@ -80,7 +80,7 @@ def measure_block_size(
     arguments = engine_arguments | {"block_size": block_size}
     llm = LLM(model, skip_tokenizer_init=True, **arguments)
     if isinstance(workload, int):
-        longest = min(512, llm.engine.limits.max_model_len)
+        longest = min(512, llm.engine.config.max_model_len)
         workload = synthetic_workload(workload, longest, llm.model_config.vocab_size)
     input_processor = InputProcessor(llm.engine, llm.model_config, None)
     prompts = [list(request.prompt_token_ids) for request in workload.requests]

@@ -7,7 +7,7 @@ replaced by `Clock`. Each scenario is made for one option, and shows where it do
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,18 @@ from paxkv.bench.figures import FigureTable
 from paxkv.bench.paging.clock import Clock
 from paxkv.bench.paging.simulation import make_request
 from paxkv.bench.paging.trace import ALPACA, SHAREGPT, Mix
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request
-from paxkv.engine.scheduler.policy import Policy
 from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
 
-LIMITS = Limits(
+BASE = ResolvedConfig(
     max_model_len=8192,
     block_size=16,
-    num_blocks=981,
+    num_gpu_blocks=981,
     max_num_seqs=64,
     max_num_batched_tokens=512,
-    max_logprobs=0,
-    chunked_prefill=True,
-    prefix_caching=False,
-    seed=0,
+    enable_prefix_caching=False,
 )
 """12 GB of keys and values of a 13-billion-parameter model, as in `paxkv bench paging`."""
 
@@ -69,21 +65,20 @@ class Figures:
 
 def replay(
     arrivals: Sequence[Arrival],
-    policy: Policy,
-    limits: Limits = LIMITS,
+    config: ResolvedConfig = BASE,
     clock: Clock | None = None,
 ) -> Figures:
     """Run all to their end; arrivals are in order of time."""
     clock = clock or Clock()
     memory = BlockManager(
-        limits.num_blocks,
-        limits.block_size,
-        max_rows=limits.max_num_seqs,
-        max_blocks_per_row=limits.max_blocks_per_seq,
+        config.num_gpu_blocks,
+        config.block_size,
+        max_rows=config.max_num_seqs,
+        max_blocks_per_row=config.max_blocks_per_seq,
         caching=False,
     )
     now = 0.0
-    scheduler = Scheduler(limits, memory, policy, clock=lambda: now)
+    scheduler = Scheduler(config, memory, clock=lambda: now)
     coming = iter(enumerate(arrivals))
     following = next(coming, None)
     first: dict[int, float] = {}
@@ -93,7 +88,7 @@ def replay(
             assert following is not None
             now = max(now, following[1].seconds)
         while following is not None and following[1].seconds <= now:
-            scheduler.add(_request(*following, limits))
+            scheduler.add(_request(*following, config))
             following = next(coming, None)
         schedule = scheduler.schedule(uncommitted=False)
         if schedule is None:
@@ -121,11 +116,11 @@ def replay(
     )
 
 
-def _request(number: int, asked: Arrival, limits: Limits) -> Request:
+def _request(number: int, asked: Arrival, config: ResolvedConfig) -> Request:
     return make_request(
         number,
         [0] * asked.prompt,
-        limits,
+        config,
         max_tokens=asked.max_tokens,
         priority=asked.priority,
         arrival_time=asked.seconds,
@@ -195,14 +190,16 @@ def urgent_stream(num_requests: int, seed: int = 0) -> list[Arrival]:
     ]
 
 
-SHARED = Policy(partial_prefills=4, long_prefill_tokens=int(0.04 * LIMITS.max_model_len))
+SHARED = replace(
+    BASE, max_num_partial_prefills=4, long_prefill_token_threshold=int(0.04 * BASE.max_model_len)
+)
 FIRST_COME = "first come, first served"
 
 
-def scenarios(num_requests: int) -> dict[str, tuple[list[Arrival], dict[str, Policy]]]:
-    """By title: the arrivals, and the policies to compare on them."""
-    lengths = {FIRST_COME: Policy(), "length_aware": Policy(length_aware=True)}
-    shares = {FIRST_COME: Policy(), "max_num_partial_prefills=4": SHARED}
+def scenarios(num_requests: int) -> dict[str, tuple[list[Arrival], dict[str, ResolvedConfig]]]:
+    """By title: the arrivals, and the configurations to compare on them."""
+    lengths = {FIRST_COME: BASE, "length_aware": replace(BASE, length_aware=True)}
+    shares = {FIRST_COME: BASE, "max_num_partial_prefills=4": SHARED}
     return {
         "Short prompts behind long ones": (long_among_short(num_requests), shares),
         "A backlog of ordinary prompts": (backlog(SHAREGPT, num_requests, known=False), shares),
@@ -212,16 +209,16 @@ def scenarios(num_requests: int) -> dict[str, tuple[list[Arrival], dict[str, Pol
         "Short requests, one by one": (
             trickle(num_requests),
             {
-                FIRST_COME: Policy(),
-                "scheduler_delay_factor=0.5": Policy(delay_factor=0.5),
-                "scheduler_delay_factor=4": Policy(delay_factor=4.0),
+                FIRST_COME: BASE,
+                "scheduler_delay_factor=0.5": replace(BASE, scheduler_delay_factor=0.5),
+                "scheduler_delay_factor=4": replace(BASE, scheduler_delay_factor=4.0),
             },
         ),
         "More urgent work than can be done": (
             urgent_stream(num_requests),
             {
-                "priority alone": Policy(),
-                "priority_aging_steps=200": Policy(aging_steps=200),
+                "priority alone": BASE,
+                "priority_aging_steps=200": replace(BASE, priority_aging_steps=200),
             },
         ),
     }
@@ -234,10 +231,10 @@ def run_policies(num_requests: int) -> dict[str, Any]:
     return {
         "num_requests": num_requests,
         "clock": asdict(Clock()),
-        "limits": asdict(LIMITS),
+        "config": asdict(BASE),
         "scenarios": {
-            title: {name: asdict(replay(arrivals, policy)) for name, policy in policies.items()}
-            for title, (arrivals, policies) in scenarios(num_requests).items()
+            title: {name: asdict(replay(arrivals, config)) for name, config in configs.items()}
+            for title, (arrivals, configs) in scenarios(num_requests).items()
         },
     }
 

@@ -8,6 +8,8 @@ from numbers import Integral, Real
 from os import PathLike
 from typing import Literal, get_args
 
+from paxkv.models.config import ModelConfig
+from paxkv.models.rope import derived_max_len
 from paxkv.sampling.sampling_params import MAX_BEAMS, MOST_END_IDS
 from paxkv.validation import shown
 
@@ -15,6 +17,7 @@ Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
 PageDtype = Literal[Dtype, "int8", "fp8", "fp8_e4m3", "fp8_e5m2"]
 PreemptionMode = Literal["recompute", "swap", "auto"]
 AttentionBackend = Literal["auto", "xla", "triton", "mosaic"]
+LONG_PREFILL_SHARE = 0.04  # of max_model_len, as vLLM has it
 DTYPES = {
     "float": "float32",
     "half": "float16",
@@ -24,7 +27,7 @@ DTYPES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Options of an engine, under vLLM's names. A wrong value is a ValueError that names it.
 
@@ -165,53 +168,107 @@ class EngineConfig:
         if self.revision is not None and not isinstance(self.revision, str):
             raise ValueError(f"revision={self.revision!r} must be a string or None")
 
+    def resolve(self, model_config: ModelConfig) -> ResolvedConfig:
+        """Replace every default, by the model's limits and JAX's default device.
 
-@dataclass(frozen=True)
-class Limits:
-    """The options a running engine works with: every default replaced by a number.
+        Raises ValueError if options contradict each other or the model.
+        """
+        import jax
 
-    max_model_len, max_num_batched_tokens: tokens. num_blocks: usable pages. sharing: whether
-    sequences can have pages in common.
+        on_cpu = jax.default_backend() == "cpu"
+        longest = derived_max_len(model_config)
+        max_model_len = longest if self.max_model_len is None else self.max_model_len
+        if max_model_len > longest:
+            raise ValueError(
+                f"max_model_len={max_model_len} must be at most {longest}, the model's own limit"
+            )
+        batched = self.max_num_batched_tokens
+        if batched is None:
+            batched = max(512 if on_cpu else 2048, self.max_num_seqs or 1)
+            if not self.enable_chunked_prefill:
+                batched = max(batched, max_model_len)
+        vocab_size, paged = model_config.vocab_size, self.allocation == "paged"
+        most = vocab_size if self.max_logprobs == -1 else min(self.max_logprobs, vocab_size)
+        long = self.long_prefill_token_threshold
+        if not long and self.max_num_partial_prefills > 1:
+            long = int(max_model_len * LONG_PREFILL_SHARE)
+        resolved = {
+            "max_model_len": max_model_len,
+            "max_num_batched_tokens": batched,
+            "max_num_seqs": self.max_num_seqs or min(64 if on_cpu else 256, batched),
+            "max_logprobs": most,
+            "long_prefill_token_threshold": long,
+            "enable_prefix_caching": self.enable_prefix_caching and paged,
+            "num_gpu_blocks": self.num_gpu_blocks_override or 1,
+        }
+        return ResolvedConfig(**{**vars(self), **resolved})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedConfig(EngineConfig):
+    """An `EngineConfig` with every default replaced; engine, scheduler and kernels read it.
+
+    Made by `EngineConfig.resolve`. Fields keep their names; those below differ in that they are
+    always a number.
+
+    num_gpu_blocks: usable pages; 1 until the device's memory has been measured.
+    long_prefill_token_threshold: 0 where no prompt counts as long.
     """
 
     max_model_len: int
-    block_size: int
-    num_blocks: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_logprobs: int
-    chunked_prefill: bool
-    prefix_caching: bool
-    seed: int
-    sharing: bool = True
-    max_beam_width: int = 1
+    num_gpu_blocks: int = 1
 
     def __post_init__(self) -> None:
-        if not self.chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+        super().__post_init__()
+        batched, longest = self.max_num_batched_tokens, self.max_model_len
+        if not self.enable_chunked_prefill and batched < longest:
             raise ValueError(
-                f"max_num_batched_tokens={self.max_num_batched_tokens} must be at least "
-                f"max_model_len={self.max_model_len} when enable_chunked_prefill is False: "
-                "a longer prompt could never run"
+                f"max_num_batched_tokens={batched} must be at least max_model_len={longest} when "
+                "enable_chunked_prefill is False: a longer prompt could never run"
             )
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if batched < self.max_num_seqs:
             raise ValueError(
-                f"max_num_batched_tokens={self.max_num_batched_tokens} must be at least "
+                f"max_num_batched_tokens={batched} must be at least "
                 f"max_num_seqs={self.max_num_seqs}: every running sequence advances in every step"
+            )
+        partial, long = self.max_num_partial_prefills, self.max_long_partial_prefills
+        if partial > 1 and not self.enable_chunked_prefill:
+            raise ValueError(
+                f"max_num_partial_prefills={partial} needs enable_chunked_prefill=True: prompts "
+                "share a step in chunks"
+            )
+        if long > partial:
+            raise ValueError(
+                f"max_long_partial_prefills={long} must be at most "
+                f"max_num_partial_prefills={partial}"
+            )
+        if self.long_prefill_token_threshold > longest:
+            raise ValueError(
+                f"long_prefill_token_threshold={self.long_prefill_token_threshold} must be at "
+                f"most max_model_len={longest}"
             )
 
     @property
     def max_blocks_per_seq(self) -> int:
+        """Width of the block tables."""
         return math.ceil(self.max_model_len / self.block_size)
 
     @property
-    def beam_candidates(self) -> int:
+    def shares_pages(self) -> bool:
+        """Whether sequences can have pages in common."""
+        return self.allocation == "paged"
+
+    @property
+    def num_beam_candidates(self) -> int:
         """Tokens of a row the host may choose from: every beam's best, past all that end it."""
         return self.max_beam_width + MOST_END_IDS
 
     @property
     def max_prompt_len(self) -> int:
         """A prompt leaves room for one token, in the context and in the cache."""
-        return min(self.max_model_len - 1, self.num_blocks * self.block_size)
+        return min(self.max_model_len - 1, self.num_gpu_blocks * self.block_size)
 
 
 def _integer(name: str, value: object, low: int, high: int | None) -> int:

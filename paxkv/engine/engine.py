@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from paxkv.engine.beam.request import BeamRequest, Searches
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request
 from paxkv.engine.runner.model_input import InputBuilder
 from paxkv.engine.runner.prompt_results import PromptResults
 from paxkv.engine.runner.runner import Runner, SamplerOutput
 from paxkv.engine.scheduler.output import SchedulerOutput
-from paxkv.engine.scheduler.policy import Policy
 from paxkv.engine.scheduler.queues import Preemption
 from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.engine.sequence import Sequence
@@ -46,19 +45,16 @@ class Engine:
 
     def __init__(
         self,
-        limits: Limits,
+        config: ResolvedConfig,
         memory: BlockManager,
         input_builder: InputBuilder,
         runner: Runner,
-        policy: Policy | None = None,
         preemption: Preemption | None = None,
     ) -> None:
-        self.limits = limits
+        self.config = config
         self.block_manager = memory
-        self.scheduler = Scheduler(
-            limits, memory, policy, input_builder.buckets, preemption=preemption
-        )
-        self.searches = Searches(limits.max_num_seqs, limits.beam_candidates)
+        self.scheduler = Scheduler(config, memory, input_builder.buckets, preemption=preemption)
+        self.searches = Searches(config.max_num_seqs, config.num_beam_candidates)
         self.input_builder = input_builder
         self.runner = runner
         self.tokens_per_step: deque[int] = deque(maxlen=REMEMBERED_STEPS)
@@ -176,7 +172,7 @@ class Engine:
         bad = self._off_host(results.bad)
         self.scheduler.ended(in_flight_step.schedule)
         now = time.monotonic()
-        block_size = self.limits.block_size
+        block_size = self.config.block_size
         beams: list[int] = []
         for index, sequence in enumerate(results.sequences):
             sequence.in_flight -= 1

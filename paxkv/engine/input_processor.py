@@ -31,9 +31,9 @@ PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 class InputProcessor:
     """Checks prompts and parameters against the model and the engine, and makes requests."""
 
-    def __init__(self, engine: Engine, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
-        self._limits = engine.limits
-        self._config = config
+    def __init__(self, engine: Engine, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
+        self._model = model
+        self._config = engine.config
         self._tokenizer = tokenizer
         self._numbers = itertools.count()  # its next() is one step for other threads
 
@@ -94,13 +94,13 @@ class InputProcessor:
             cache_salt = prompt.get("cache_salt")
         if cache_salt is not None and not isinstance(cache_salt, str):
             raise ValueError(f"cache_salt must be a string or None, got {cache_salt!r:.60}")
-        params.validate_for(self._config.vocab_size, self._limits.max_logprobs)
+        params.validate_for(self._model.vocab_size, self._config.max_logprobs)
         every: dict[str, Any] = {
-            n: self._config.vocab_size for n in LOGPROBS if getattr(params, n) == -1
+            n: self._model.vocab_size for n in LOGPROBS if getattr(params, n) == -1
         }
         params = replace(params, **every) if every else params
         self._check_children(params)
-        room = self._limits.max_model_len - len(ids)
+        room = self._config.max_model_len - len(ids)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         rules = self._rules(params, max_tokens)
         if params.use_beam_search and len(rules.end_ids) > MOST_END_IDS:
@@ -109,7 +109,7 @@ class InputProcessor:
                 f"must be at most {MOST_END_IDS} when use_beam_search=True"
             )
         allowed = AllowedTokens(
-            params, self._config.vocab_size, rules.end_ids, self._bad_words(params)
+            params, self._model.vocab_size, rules.end_ids, self._bad_words(params)
         )
         number = next(self._numbers)
         return {
@@ -121,7 +121,7 @@ class InputProcessor:
             "max_tokens": max_tokens,
             "rules": rules,
             "allowed": allowed,
-            "vocab_size": self._config.vocab_size,
+            "vocab_size": self._model.vocab_size,
             "tokenizer": self._tokenizer,
             "detokenizer_context": self._needs_context,
             "grammar": self._grammar(params),
@@ -134,13 +134,13 @@ class InputProcessor:
         if params.use_beam_search:
             name = f"beam_width ({name})"
             limits.append("max_beam_width")
-        if params.children > 1 and not self._limits.sharing:
+        if params.children > 1 and not self._config.shares_pages:
             raise ValueError(
                 f"{name}={params.children} must be 1 with allocation='contiguous': its "
                 "reservations share no pages"
             )
         for limit in limits:
-            most = getattr(self._limits, limit)
+            most = getattr(self._config, limit)
             if params.children > most:
                 raise ValueError(f"{name}={params.children} must be at most {limit}={most}")
 
@@ -174,7 +174,7 @@ class InputProcessor:
             raise ValueError(
                 f"prompt_token_ids must be a list of integers, got {type(ids).__name__}"
             )
-        vocab = self._config.vocab_size
+        vocab = self._model.vocab_size
         checked = [x.tolist() if hasattr(x, "tolist") else x for x in ids]
         for token in checked:
             if type(token) is not int or not 0 <= token < vocab:
@@ -185,19 +185,19 @@ class InputProcessor:
         return self._check_length(checked)
 
     def _check_length(self, ids: list[int]) -> list[int]:
-        limits = self._limits
+        config = self._config
         if not ids:
             raise ValueError("the prompt is empty; it must have at least 1 token")
-        if len(ids) >= limits.max_model_len:
+        if len(ids) >= config.max_model_len:
             raise ValueError(
                 f"the prompt has {len(ids)} tokens; it must leave room for one more within "
-                f"max_model_len={limits.max_model_len}"
+                f"max_model_len={config.max_model_len}"
             )
-        if len(ids) > limits.max_prompt_len:
+        if len(ids) > config.max_prompt_len:
             raise ValueError(
                 f"the prompt has {len(ids)} tokens; the whole cache holds "
-                f"{limits.num_blocks * limits.block_size} ({limits.num_blocks} blocks of "
-                f"{limits.block_size})"
+                f"{config.num_gpu_blocks * config.block_size} ({config.num_gpu_blocks} blocks of "
+                f"{config.block_size})"
             )
         return ids
 
@@ -210,12 +210,12 @@ class InputProcessor:
         """What compiles structured outputs. Raises ValueError without a tokenizer."""
         if self._tokenizer is None:
             raise ValueError("structured_outputs needs a tokenizer, and this engine has none")
-        return Grammars(self._tokenizer, self._config.vocab_size, self._eos_token_ids)
+        return Grammars(self._tokenizer, self._model.vocab_size, self._eos_token_ids)
 
     def _seed(self, params: SamplingParams, number: int) -> int:
         if params.seed is not None:
             return params.seed
-        return (self._limits.seed + number + 1) % 2**64
+        return (self._config.seed + number + 1) % 2**64
 
     @cached_property
     def _special_tokens(self) -> dict[str, int]:
@@ -230,7 +230,7 @@ class InputProcessor:
 
     @cached_property
     def _eos_token_ids(self) -> frozenset[int]:
-        found = set(self._config.eos_token_ids)
+        found = set(self._model.eos_token_ids)
         if self._tokenizer is not None and self._tokenizer.eos_token_id is not None:
             found.add(self._tokenizer.eos_token_id)
         return frozenset(found)

@@ -71,7 +71,7 @@ def run_batch(
 async def _run(
     app: FastAPI, model: Model, source: Path, results: BatchResults, progress: bool
 ) -> BatchSummary:
-    room = asyncio.Semaphore(LINES_PER_ROW * model.engine.limits.max_num_seqs)
+    room = asyncio.Semaphore(LINES_PER_ROW * model.engine.config.max_num_seqs)
     summary = BatchSummary()
     with tqdm(total=count_lines(source), desc="Batch", unit=" lines", disable=not progress) as bar:
 

@@ -61,7 +61,7 @@ class Service:
         self.limits = limits
         self.names = names
         self.created = int(time.time())
-        self.max_model_len = model.engine.limits.max_model_len
+        self.max_model_len = model.engine.config.max_model_len
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
         try:
             self.tokenizer: Tokenizer | None = model.get_tokenizer()
@@ -143,7 +143,7 @@ class Service:
 
     def truncation(self, value: Any, max_tokens: int | None = None) -> Truncation | None:
         """What truncate_prompt_tokens asks for. Raises BadRequest for a wrong value."""
-        limits = self.model.engine.limits
+        limits = self.model.engine.config
         return Truncation.read(value, limits, max_tokens, self.longest_text)
 
     def cutter(self, truncation: Truncation) -> Callable[[str | list[int]], list[int]]:

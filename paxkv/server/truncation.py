@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.server.errors import BadRequest
 from paxkv.text.tokenizer import Tokenizer
 from paxkv.validation import shown
@@ -26,7 +26,7 @@ class Truncation:
 
     @classmethod
     def read(
-        cls, value: Any, limits: Limits, max_tokens: int | None, longest_text: int
+        cls, value: Any, limits: ResolvedConfig, max_tokens: int | None, longest_text: int
     ) -> Truncation | None:
         """From truncate_prompt_tokens: a number, -1 for what leaves room for max_tokens, or None.
 

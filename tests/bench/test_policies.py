@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from paxkv.bench.paging.clock import Clock
 from paxkv.bench.paging.trace import SHAREGPT
 from paxkv.bench.policies import (
+    BASE,
     SHARED,
     Arrival,
     backlog,
@@ -18,7 +20,6 @@ from paxkv.bench.policies import (
     urgent_stream,
 )
 from paxkv.cli.main import main
-from paxkv.engine.scheduler.policy import Policy
 
 REQUESTS = 80
 
@@ -29,7 +30,7 @@ def test_times_are_those_worked_out_by_hand() -> None:
         weights_bytes=1, kv_bytes_per_token=0, bandwidth=1, flops_per_token=0, flops_per_second=1
     )
     arrivals = [Arrival("a", 0.0, 10, 3), Arrival("b", 0.5, 10, 1), Arrival("b", 9.0, 1, 2)]
-    figures = replay(arrivals, Policy(), clock=second)
+    figures = replay(arrivals, BASE, clock=second)
     assert figures.first["a"] == (1.0, 1.0)
     assert figures.end["a"][0] == 3.0
     assert figures.first["b"][0] == pytest.approx((1.5 + 1.0) / 2)
@@ -39,24 +40,24 @@ def test_times_are_those_worked_out_by_hand() -> None:
 
 def test_shared_steps_help_short_prompts_behind_long_ones() -> None:
     arrivals = long_among_short(REQUESTS)
-    alone, shared = replay(arrivals, Policy()), replay(arrivals, SHARED)
+    alone, shared = replay(arrivals, BASE), replay(arrivals, SHARED)
     assert shared.first["short"][1] < 0.5 * alone.first["short"][1]
     assert shared.first["long"][0] < 1.5 * alone.first["long"][0]
 
 
 def test_grouping_helps_where_lengths_differ_and_are_known() -> None:
     known, unknown = (backlog(SHAREGPT, REQUESTS * 2, known=known) for known in (True, False))
-    grouped = Policy(length_aware=True)
-    before, after = replay(known, Policy()), replay(known, grouped)
+    grouped = replace(BASE, length_aware=True)
+    before, after = replay(known, BASE), replay(known, grouped)
     assert after.end["short"][0] < 0.8 * before.end["short"][0]
-    assert replay(unknown, grouped) == replay(unknown, Policy())
+    assert replay(unknown, grouped) == replay(unknown, BASE)
     alike = of_one_length(REQUESTS)
-    assert replay(alike, grouped) == replay(alike, Policy())
+    assert replay(alike, grouped) == replay(alike, BASE)
 
 
 def test_ageing_bounds_the_wait_of_those_without_priority() -> None:
     arrivals = urgent_stream(REQUESTS * 2)
-    alone, ageing = replay(arrivals, Policy()), replay(arrivals, Policy(aging_steps=50))
+    alone, ageing = replay(arrivals, BASE), replay(arrivals, replace(BASE, priority_aging_steps=50))
     assert ageing.first["patient"][1] < 0.8 * alone.first["patient"][1]
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request
 from paxkv.engine.runner.buckets import Buckets
 from paxkv.engine.scheduler.output import SchedulerOutput
-from paxkv.engine.scheduler.policy import Policy
 from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
 from paxkv.sampling.allowed_tokens import AllowedTokens
@@ -18,19 +17,16 @@ from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.text.stop import StopRules
 
 
-def limits(**changes: Any) -> Limits:
+def config(**changes: Any) -> ResolvedConfig:
     chosen: dict[str, Any] = {
         "max_model_len": 24,
         "block_size": 4,
-        "num_blocks": 8,
+        "num_gpu_blocks": 8,
         "max_num_seqs": 4,
         "max_num_batched_tokens": 8,
-        "max_logprobs": 0,
-        "chunked_prefill": True,
-        "prefix_caching": False,
-        "seed": 0,
+        "enable_prefix_caching": False,
     }
-    return Limits(**(chosen | changes))
+    return ResolvedConfig(**(chosen | changes))
 
 
 @dataclass(frozen=True)
@@ -69,13 +65,12 @@ class Driver:
     """Runs requests to their end; `admissions` has (step, number) for each row given.
 
     ahead: schedule a step before the results of the last are known, as the engine does.
-    make: `(limits, memory, policy, buckets, clock=…) -> scheduler`.
+    make: `(config, memory, buckets, clock=…) -> scheduler`.
     mixed: sizes of the programs for steps with prompts; by default the limit alone.
     step_seconds: what a step takes on the clock, by its tokens.
     """
 
-    limits: Limits
-    policy: Policy = field(default_factory=Policy)
+    config: ResolvedConfig
     ahead: bool = False
     make: Callable[..., Scheduler] = Scheduler
     step_seconds: Callable[[int], float] = lambda tokens: 1.0
@@ -84,17 +79,15 @@ class Driver:
     def __post_init__(self) -> None:
         self.now = 0.0
         self.memory = BlockManager(
-            self.limits.num_blocks,
-            self.limits.block_size,
-            max_rows=self.limits.max_num_seqs,
-            max_blocks_per_row=self.limits.max_blocks_per_seq,
-            caching=self.limits.prefix_caching,
+            self.config.num_gpu_blocks,
+            self.config.block_size,
+            max_rows=self.config.max_num_seqs,
+            max_blocks_per_row=self.config.max_blocks_per_seq,
+            caching=self.config.enable_prefix_caching,
         )
-        mixed = self.mixed or (self.limits.max_num_batched_tokens,)
-        buckets = Buckets((), mixed, (self.limits.max_num_seqs,))
-        self.scheduler = self.make(
-            self.limits, self.memory, self.policy, buckets, clock=lambda: self.now
-        )
+        mixed = self.mixed or (self.config.max_num_batched_tokens,)
+        buckets = Buckets((), mixed, (self.config.max_num_seqs,))
+        self.scheduler = self.make(self.config, self.memory, buckets, clock=lambda: self.now)
         self.told: list[Told] = []
         self.admissions: list[tuple[int, int]] = []
         self.schedules: list[SchedulerOutput] = []
@@ -113,7 +106,7 @@ class Driver:
             self.step()
             assert self.steps < most_steps, "no end in sight"
         self.memory.check_invariants()
-        assert self.memory.num_free_blocks == self.limits.num_blocks
+        assert self.memory.num_free_blocks == self.config.num_gpu_blocks
         return self.told
 
     def add(self, asked: Asked) -> Request:

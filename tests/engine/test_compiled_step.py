@@ -72,7 +72,7 @@ def test_few_tokens_leave_the_weight_of_a_product_on_its_left(
 
 def test_the_shapes_are_few_and_named_apart() -> None:
     tiny = Tiny()
-    found = shapes(tiny.engine.limits, tiny.engine.input_builder.buckets)
+    found = shapes(tiny.engine.config, tiny.engine.input_builder.buckets)
     assert len({shape.name for shape in found}) == len(found) <= 12
 
 

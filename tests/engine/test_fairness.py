@@ -14,25 +14,26 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.scheduler.output import SchedulerOutput
-from paxkv.engine.scheduler.policy import Order, Policy, rank
+from paxkv.engine.scheduler.policy import Order, rank
 from paxkv.engine.scheduler.scheduler import Scheduler
-from tests.engine.scheduler_driver import Asked, Driver, limits
+from tests.engine.scheduler_driver import Asked, Driver, config
 
-POLICIES = st.builds(
-    Policy,
-    delay_factor=st.sampled_from([0.0, 0.5, 3.0]),
-    partial_prefills=st.integers(1, 4),
-    long_partial_prefills=st.integers(1, 2),
-    long_prefill_tokens=st.integers(1, 12),
-)
+POLICIES = st.fixed_dictionaries(
+    {
+        "scheduler_delay_factor": st.sampled_from([0.0, 0.5, 3.0]),
+        "max_num_partial_prefills": st.integers(1, 4),
+        "max_long_partial_prefills": st.integers(1, 2),
+        "long_prefill_token_threshold": st.integers(1, 12),
+    }
+).filter(lambda p: p["max_long_partial_prefills"] <= p["max_num_partial_prefills"])
 BATCHES = st.sampled_from(
     [
-        limits(),
-        limits(max_num_batched_tokens=4),
-        limits(num_blocks=7, max_num_batched_tokens=16, max_num_seqs=8),
-        limits(chunked_prefill=False, max_num_batched_tokens=24),
+        config(),
+        config(max_num_batched_tokens=4),
+        config(num_gpu_blocks=7, max_num_batched_tokens=16, max_num_seqs=8),
+        config(enable_chunked_prefill=False, max_num_batched_tokens=24),
     ]
 )
 
@@ -58,12 +59,16 @@ def workloads(
 
 
 def run(
-    asked: list[Asked], batch: Limits, policy: Policy, ahead: bool, make: Callable[..., Scheduler]
+    asked: list[Asked],
+    batch: ResolvedConfig,
+    policy: dict[str, Any],
+    ahead: bool,
+    make: Callable[..., Scheduler],
 ) -> Driver:
-    if not batch.chunked_prefill:
-        policy = replace(policy, partial_prefills=1)
+    if not batch.enable_chunked_prefill:
+        policy = policy | {"max_num_partial_prefills": 1, "max_long_partial_prefills": 1}
     most = batch.max_num_batched_tokens
-    driver = Driver(batch, policy, ahead, make, mixed=(most // 4, most // 2, most))
+    driver = Driver(replace(batch, **policy), ahead, make, mixed=(most // 4, most // 2, most))
     driver.run(asked, most_steps=2000)
     return driver
 
@@ -76,7 +81,7 @@ def nobody_is_passed_over(driver: Driver) -> None:
             earlier = [
                 other.arrival
                 for other in still_waiting
-                if other.params.priority == request.sampling_params.priority
+                if other.sampling_params.priority == request.sampling_params.priority
                 and other.arrival < request.arrival
             ]
             assert not earlier, f"{earlier} wait while {request.arrival} starts"
@@ -99,7 +104,7 @@ def everybody_ends_in_time(driver: Driver) -> None:
 
 def everybody_ends_in_time_with_ageing(driver: Driver) -> None:
     """The same, once no newcomer's priority makes up for its lateness any more."""
-    aging = driver.policy.aging_steps
+    aging = driver.config.priority_aging_steps
     assert aging is not None
     most = max(told.asked.priority for told in driver.told)
     for mine in driver.told:
@@ -168,7 +173,7 @@ STREAMS = workloads(priorities=(0, 1, 2, 2, 2), most=30, last_step=90)
 @profile(40)
 @given(STREAMS, BATCHES, POLICIES, st.integers(1, 6))
 def test_with_ageing_everybody_ends_in_time_whatever_the_priorities(asked, batch, policy, steps):
-    policy = replace(policy, aging_steps=steps)
+    policy = policy | {"priority_aging_steps": steps}
     everybody_ends_in_time_with_ageing(run(asked, batch, policy, False, Scheduler))
 
 
@@ -176,7 +181,7 @@ def test_with_ageing_everybody_ends_in_time_whatever_the_priorities(asked, batch
 def test_under_a_stream_of_higher_priority_only_ageing_ends_the_wait(aging: int | None) -> None:
     stream = [Asked(4, 8, step=step, priority=1) for step in range(0, 600, 4)]
     low = Asked(4, 8, step=5)
-    driver = Driver(limits(max_num_seqs=2, num_blocks=6), Policy(aging_steps=aging))
+    driver = Driver(config(max_num_seqs=2, num_gpu_blocks=6, priority_aging_steps=aging))
     told = next(t for t in driver.run([*stream, low]) if t.asked is low)
     assert told.ended is not None
     waited = told.ended - told.arrived
@@ -244,9 +249,9 @@ class LastComeFirst(Scheduler):
 class NeverAges(Scheduler):
     """Knows priorities and no ageing."""
 
-    def __init__(self, limits, memory, policy, *args, **kwargs):  # type: ignore[no-untyped-def]
-        super().__init__(limits, memory, policy, *args, **kwargs)
-        self._order = Order(replace(policy, aging_steps=None), 1)
+    def __init__(self, config, memory, *args, **kwargs):  # type: ignore[no-untyped-def]
+        super().__init__(config, memory, *args, **kwargs)
+        self._order = Order(replace(config, priority_aging_steps=None))
 
 
 @pytest.mark.parametrize(
@@ -268,8 +273,8 @@ def test_a_planted_fault_is_caught(fault: type[Scheduler], check: Callable[[Driv
 
     @profile(200, phases=[Phase.generate], report_multiple_bugs=False)
     @given(STREAMS if aging else workloads(), BATCHES)
-    def fails(asked: list[Asked], batch: Limits) -> None:
-        policy = Policy(aging_steps=2 if aging else None, partial_prefills=3)
+    def fails(asked: list[Asked], batch: ResolvedConfig) -> None:
+        policy = {"priority_aging_steps": 2 if aging else None, "max_num_partial_prefills": 3}
         check(run(asked, batch, policy, False, watched(fault)))
 
     with pytest.raises(AssertionError):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paxkv.engine.config import EngineConfig
-from paxkv.engine.scheduler.policy import Policy, PromptBudget, PromptDelay
-from tests.engine.scheduler_driver import Asked, Driver, limits
-from tests.engine.tiny import Tiny, greedy, ids
+from paxkv.engine.scheduler.policy import PromptBudget, PromptDelay
+from tests.engine.scheduler_driver import Asked, Driver, config
+from tests.engine.tiny import CONFIG, Tiny, greedy, ids
 
-AMPLE = limits(
-    max_model_len=400, num_blocks=1000, max_num_seqs=16, max_num_batched_tokens=64, block_size=4
+MODEL = replace(CONFIG, max_position_embeddings=2048)
+AMPLE = config(
+    max_model_len=400, num_gpu_blocks=1000, max_num_seqs=16, max_num_batched_tokens=64, block_size=4
 )
 
 
@@ -30,20 +33,22 @@ def first_tokens(driver: Driver) -> dict[int, int]:
 def test_prompts_wait_a_multiple_of_the_last_prompts_latency(factor: float, expected: int) -> None:
     """Step 1 has a prompt and takes 2 s, the others take 1 s; the second request comes at 2 s, and
     is admitted in the first step k, scheduled at k seconds, at which it has waited longer."""
-    driver = Driver(AMPLE, Policy(delay_factor=factor), step_seconds=lambda n: 2.0 if n > 1 else 1)
+    driver = Driver(
+        replace(AMPLE, scheduler_delay_factor=factor), step_seconds=lambda n: 2.0 if n > 1 else 1
+    )
     driver.run([Asked(10, 30), Asked(10, 5, step=1)])
     assert driver.told[1].admitted == expected
 
 
 def test_prompts_that_wait_start_together() -> None:
-    driver = Driver(AMPLE, Policy(delay_factor=3.0))
+    driver = Driver(replace(AMPLE, scheduler_delay_factor=3.0))
     driver.run([Asked(10, 30), *(Asked(10, 5, step=step) for step in (1, 2, 3, 4))])
     assert {told.admitted for told in driver.told[1:]} == {6}
 
 
 def test_nobody_waits_for_nothing() -> None:
     """With no sequence running there is nothing that a prompt could delay."""
-    driver = Driver(AMPLE, Policy(delay_factor=1e6))
+    driver = Driver(replace(AMPLE, scheduler_delay_factor=1e6))
     driver.run([Asked(10, 3), Asked(10, 3, step=1), Asked(10, 3, step=50)])
     assert [told.admitted for told in driver.told] == [1, 4, 7]
 
@@ -67,7 +72,7 @@ def test_latency_is_that_of_the_step_alone_when_steps_overlap() -> None:
 
 def test_one_long_prompt_stalls_those_behind_it_or_shares() -> None:
     asked = [Asked(300, 2), *(Asked(12, 2) for _ in range(4))]
-    alone, shared = Driver(AMPLE), Driver(AMPLE, Policy(partial_prefills=2))
+    alone, shared = Driver(AMPLE), Driver(replace(AMPLE, max_num_partial_prefills=2))
     alone.run(asked)
     shared.run(asked)
     assert first_tokens(alone) == {0: 5, 1: 5, 2: 6, 3: 6, 4: 6}
@@ -77,7 +82,7 @@ def test_one_long_prompt_stalls_those_behind_it_or_shares() -> None:
 
 
 def test_a_long_prompt_alone_has_the_whole_budget() -> None:
-    driver = Driver(AMPLE, Policy(partial_prefills=4))
+    driver = Driver(replace(AMPLE, max_num_partial_prefills=4))
     driver.run([Asked(300, 1)])
     assert [s.num_tokens for s in driver.schedules] == [64, 64, 64, 64, 44]
 
@@ -85,9 +90,9 @@ def test_a_long_prompt_alone_has_the_whole_budget() -> None:
 def test_long_prompts_do_not_take_all_shares() -> None:
     """The second long one keeps its place with a token a step; short ones behind it go on."""
     asked = [Asked(300, 2), Asked(300, 2), *(Asked(12, 2) for _ in range(4))]
-    policy = {"partial_prefills": 2, "long_prefill_tokens": 40}
+    policy = {"max_num_partial_prefills": 2, "long_prefill_token_threshold": 40}
     one, two = (
-        Driver(AMPLE, Policy(**policy, long_partial_prefills=n))  # type: ignore[arg-type]
+        Driver(replace(AMPLE, **policy, max_long_partial_prefills=n))  # type: ignore[arg-type]
         for n in (1, 2)
     )
     one.run(asked)
@@ -99,7 +104,7 @@ def test_long_prompts_do_not_take_all_shares() -> None:
 
 
 def test_shares_are_equal_and_none_is_lost() -> None:
-    budget = PromptBudget(Policy(partial_prefills=3), 64)
+    budget = PromptBudget(config(max_num_partial_prefills=3), 64)
     given = []
     for remaining in (100, 5, 100, 100):
         count = min(remaining, budget.share(remaining))
@@ -114,9 +119,9 @@ def test_shares_are_equal_and_none_is_lost() -> None:
 
 
 def test_among_as_many_arrivals_as_run_the_shorter_start_first() -> None:
-    batch = limits(max_num_seqs=4, max_model_len=400, num_blocks=1000)
+    batch = config(max_num_seqs=4, max_model_len=400, num_gpu_blocks=1000)
     sizes = [200, 5, 100, 9, 3, 90]
-    driver = Driver(batch, Policy(length_aware=True))
+    driver = Driver(replace(batch, length_aware=True))
     driver.run([Asked(1, size) for size in sizes])
     started = [number for _, number in driver.admissions]
     # 5 and 9 (with their prompt below 8 and 16) before 100 and 200; the next four come later.
@@ -124,18 +129,18 @@ def test_among_as_many_arrivals_as_run_the_shorter_start_first() -> None:
 
 
 def test_lengths_of_one_size_and_unknown_lengths_keep_their_order() -> None:
-    batch = limits(max_num_seqs=4, max_model_len=400, num_blocks=1000)
+    batch = config(max_num_seqs=4, max_model_len=400, num_gpu_blocks=1000)
     for asked in (
         [Asked(1, size) for size in (60, 50, 40, 55)],
         [Asked(1, size, max_tokens=399) for size in (60, 5, 40, 5)],
     ):
-        driver = Driver(batch, Policy(length_aware=True))
+        driver = Driver(replace(batch, length_aware=True))
         driver.run(asked)
         assert [number for _, number in driver.admissions] == [0, 1, 2, 3]
 
 
 def test_priority_stands_above_length() -> None:
-    driver = Driver(limits(max_num_seqs=4), Policy(length_aware=True))
+    driver = Driver(config(max_num_seqs=4, length_aware=True))
     driver.run([Asked(1, 2), Asked(10, 12, priority=1)])
     assert [number for _, number in driver.admissions] == [1, 0]
 
@@ -147,7 +152,7 @@ def test_priority_stands_above_length() -> None:
 def test_a_level_of_priority_is_worth_so_many_steps(aging: int | None, order: list[int]) -> None:
     """One row is busy for 40 steps; of two that wait the later one has more priority."""
     driver = Driver(
-        limits(max_num_seqs=1, max_model_len=60, num_blocks=15), Policy(aging_steps=aging)
+        config(max_num_seqs=1, max_model_len=60, num_gpu_blocks=15, priority_aging_steps=aging)
     )
     driver.run([Asked(1, 40), Asked(1, 2, step=1), Asked(1, 2, step=25, priority=1)])
     assert [number - 1 for _, number in driver.admissions[1:]] == order
@@ -175,10 +180,10 @@ def test_no_option_changes_a_token() -> None:
 
 
 def test_defaults_are_first_come_first_served() -> None:
-    policy = Policy.of(EngineConfig(), 2048)
-    assert policy == Policy()
-    shared = Policy.of(EngineConfig(max_num_partial_prefills=2), 2048)
-    assert shared == Policy(partial_prefills=2, long_prefill_tokens=81)
+    first_come = EngineConfig(max_num_seqs=8).resolve(MODEL)
+    assert first_come.long_prefill_token_threshold == 0
+    shared = EngineConfig(max_num_partial_prefills=2).resolve(MODEL)
+    assert shared.long_prefill_token_threshold == 81
 
 
 @pytest.mark.parametrize(
@@ -199,4 +204,4 @@ def test_defaults_are_first_come_first_served() -> None:
 )
 def test_a_wrong_option_is_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Policy.of(EngineConfig(**options), 2048)  # type: ignore[arg-type]
+        EngineConfig(**options).resolve(MODEL)  # type: ignore[arg-type]

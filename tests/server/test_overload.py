@@ -25,7 +25,7 @@ def slow(server: TinyServer, seconds: float) -> None:
 def occupy(server: TinyServer) -> list[Any]:
     """Streams that hold every row of the engine."""
     connections = []
-    for count in range(1, server.model.engine.limits.max_num_seqs + 1):
+    for count in range(1, server.model.engine.config.max_num_seqs + 1):
         connections.append(server.open("POST", COMPLETIONS, completion(**LONG)))
         server.wait_until(lambda n=count: server.on_engine(lambda e: e.stats().running) == n)
     return connections

@@ -9,7 +9,7 @@ from paxkv.bench.paging.language import Language
 from paxkv.bench.paging.simulation import make_request
 from paxkv.bench.paging.trace import Lengths
 from paxkv.engine.beam.request import BeamRequest, Searches
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
 
@@ -25,16 +25,13 @@ class BeamRun:
     ) -> None:
         longest = max(each.total for each in requests)
         blocks = sum(-(-each.total // block_size) + 1 for each in requests) * width
-        limits = Limits(
+        limits = ResolvedConfig(
             max_model_len=longest + 1,
             block_size=block_size,
-            num_blocks=blocks,
+            num_gpu_blocks=blocks,
             max_num_seqs=len(requests) * width,
             max_num_batched_tokens=longest * len(requests),
-            max_logprobs=0,
-            chunked_prefill=True,
-            prefix_caching=False,
-            seed=0,
+            enable_prefix_caching=False,
         )
         self.memory = BlockManager(
             blocks,

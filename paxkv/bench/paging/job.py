@@ -15,7 +15,7 @@ from paxkv.bench.paging.sharing import WIDTHS, beam_search, parallel_sampling
 from paxkv.bench.paging.simulation import Run, simulate
 from paxkv.bench.paging.system_prompt import run_prompts, shared_prompts
 from paxkv.bench.paging.trace import ALPACA, SHAREGPT, Lengths, Mix, Trace, read_trace
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.memory import BlockManager
 
 PAGED = "paged"
@@ -63,18 +63,15 @@ class PagingJob:
                 f"max_model_len is {self.max_model_len}, must be 2 to pool_slots={self.pool_slots}"
             )
 
-    def limits(self, block_size: int | None = None, caching: bool = False) -> Limits:
+    def limits(self, block_size: int | None = None, caching: bool = False) -> ResolvedConfig:
         size = block_size or self.block_size
-        return Limits(
+        return ResolvedConfig(
             max_model_len=self.max_model_len,
             block_size=size,
-            num_blocks=self.pool_slots // size,
+            num_gpu_blocks=self.pool_slots // size,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
-            max_logprobs=0,
-            chunked_prefill=True,
-            prefix_caching=caching,
-            seed=0,
+            enable_prefix_caching=caching,
         )
 
     def traces(self) -> list[Trace]:
@@ -138,7 +135,7 @@ def waste_by_block_size(job: PagingJob, requests: tuple[Lengths, ...]) -> dict[s
 def _paged(job: PagingJob, requests: tuple[Lengths, ...], block_size: int) -> Run:
     limits = job.limits(block_size)
     memory = BlockManager(
-        limits.num_blocks,
+        limits.num_gpu_blocks,
         block_size,
         max_rows=limits.max_num_seqs,
         max_blocks_per_row=limits.max_blocks_per_seq,

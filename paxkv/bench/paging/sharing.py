@@ -11,7 +11,7 @@ from paxkv.bench.paging.beams import BeamRun
 from paxkv.bench.paging.language import Language
 from paxkv.bench.paging.simulation import simulate
 from paxkv.bench.paging.trace import Lengths
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.memory import BlockManager
 
 WIDTHS = (2, 4, 6)
@@ -36,7 +36,7 @@ def saved(uses: Sequence[PageUse]) -> float:
     return 1 - sum(use.pages for use in uses) / cells if cells else 0.0
 
 
-def parallel_sampling(requests: Sequence[Lengths], limits: Limits, n: int) -> float:
+def parallel_sampling(requests: Sequence[Lengths], limits: ResolvedConfig, n: int) -> float:
     """Share saved over a run of the scheduler with `n` answers to each prompt.
 
     The pool is large enough for all rows, so that sharing is all that counts.

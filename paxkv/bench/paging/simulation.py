@@ -10,7 +10,7 @@ from paxkv.bench.paging.clock import Clock
 from paxkv.bench.paging.occupancy import Occupancy
 from paxkv.bench.paging.trace import Lengths
 from paxkv.engine.beam.request import BeamRequest
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request
 from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.scheduler.scheduler import Scheduler
@@ -63,7 +63,7 @@ class Run:
 def simulate(
     requests: Sequence[Lengths],
     memory: Any,
-    limits: Limits,
+    limits: ResolvedConfig,
     probe: Probe,
     *,
     prompts: Sequence[list[int]] | None = None,
@@ -100,7 +100,7 @@ def simulate(
 def make_request(
     number: int,
     ids: list[int],
-    limits: Limits,
+    limits: ResolvedConfig,
     n: int = 1,
     max_tokens: int | None = None,
     priority: int = 0,
@@ -132,7 +132,7 @@ def make_request(
         allowed=AllowedTokens(params, 2, (), []),
         # Memory that reserves knows a request by its salt; the block manager, with its cache on,
         # must see equal prompts as equal.
-        cache_salt=None if limits.prefix_caching else number,  # type: ignore[arg-type]
+        cache_salt=None if limits.enable_prefix_caching else number,  # type: ignore[arg-type]
         arrival=number,
         arrival_time=arrival_time,
     )

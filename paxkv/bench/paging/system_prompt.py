@@ -12,7 +12,7 @@ from paxkv.bench.paging.clock import Clock
 from paxkv.bench.paging.sharing import PageUse, saved
 from paxkv.bench.paging.simulation import simulate
 from paxkv.bench.paging.trace import Lengths
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.memory import BlockManager
 
 
@@ -56,16 +56,16 @@ def shared_prompts(
 def run_prompts(
     prompts: Sequence[list[int]],
     outputs: Sequence[int],
-    limits: Limits,
+    limits: ResolvedConfig,
     clock: Clock | None = None,
 ) -> PrefixFigures:
-    """Run the prompts through the scheduler, with the cache if `limits.prefix_caching`."""
+    """Run the prompts through the scheduler, with the cache if `limits.enable_prefix_caching`."""
     clock = clock or Clock()
     memory = BlockManager(
-        limits.num_blocks,
+        limits.num_gpu_blocks,
         limits.block_size,
         max_rows=limits.max_num_seqs,
-        caching=limits.prefix_caching,
+        caching=limits.enable_prefix_caching,
     )
     requests = [Lengths(len(ids), out) for ids, out in zip(prompts, outputs, strict=True)]
 

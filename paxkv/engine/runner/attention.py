@@ -12,7 +12,7 @@ import numpy as np
 
 import pallas_kernels
 from pallas_kernels import Call, choose, xla
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Step
 
@@ -37,33 +37,33 @@ class Kernels:
     @classmethod
     def choose(
         cls,
-        backend: str,
-        config: ModelConfig,
-        limits: Limits,
+        model: ModelConfig,
+        config: ResolvedConfig,
         dtype: Any,
         page_dtype: Any,
-        batch_invariant: bool = False,
     ) -> Kernels:
         """Decide once for an engine; ValueError if the back end named does not cover the model."""
         call = Call(
-            num_tokens=limits.max_num_batched_tokens,
-            num_seqs=limits.max_num_seqs,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            num_pages=limits.num_blocks,
-            page_size=limits.block_size,
-            max_pages=limits.max_blocks_per_seq,
+            num_tokens=config.max_num_batched_tokens,
+            num_seqs=config.max_num_seqs,
+            num_heads=model.num_heads,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            num_pages=config.num_gpu_blocks,
+            page_size=config.block_size,
+            max_pages=config.max_blocks_per_seq,
             dtype=np.dtype(dtype),
             page_dtype=np.dtype(page_dtype),
             quantized=np.dtype(page_dtype).itemsize == 1,
-            window=config.sliding_window,
+            window=model.sliding_window,
         )
         try:
-            choice = choose(backend, call)
+            choice = choose(config.attention_backend, call)
         except NotImplementedError as refusal:
-            raise ValueError(f"attention_backend={backend!r} cannot run this: {refusal}") from None
-        return cls(choice.backend, batch_invariant, str(choice))
+            raise ValueError(
+                f"attention_backend={config.attention_backend!r} cannot run this: {refusal}"
+            ) from None
+        return cls(choice.backend, config.deterministic, str(choice))
 
     @property
     def transposed_keys(self) -> bool:

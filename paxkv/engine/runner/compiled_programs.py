@@ -12,7 +12,7 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout
 from paxkv.cache.swap import chunk_sizes, gather_pages, scatter_pages
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.runner import programs
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
@@ -52,42 +52,41 @@ class CompiledPrograms:
     def __init__(
         self,
         params: dict[str, Any],
-        config: ModelConfig,
-        limits: Limits,
+        model: ModelConfig,
+        config: ResolvedConfig,
         *,
         rope: Rope,
         layout: PageLayout,
         num_pages: int,
         buckets: Buckets,
         kernels: Kernels,
-        layers_per_program: int | None,
         swapping: bool,
     ) -> None:
         self._params = params
         self._head = params.get("head", params["embed"])
+        self._model = model
         self._config = config
-        self._limits = limits
         self._rope = rope
         self._layout = layout
         self.kernels = kernels
         self._buckets = buckets
         on_cpu = jax.default_backend() == "cpu"
-        wanted = layers_per_program or (CPU_LAYERS if on_cpu else config.num_layers)
-        self.group = min(wanted, config.num_layers)
-        self._whole_alone = layers_per_program is None
+        wanted = config.layers_per_program or (CPU_LAYERS if on_cpu else model.num_layers)
+        self.group = min(wanted, model.num_layers)
+        self._whole_alone = config.layers_per_program is None
         self.chunk_sizes = chunk_sizes(layout)
         self._swapping = swapping
-        self._alternatives = max(1, limits.max_logprobs)
-        self._candidates = min(limits.beam_candidates, config.vocab_size)
-        self.packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
+        self._alternatives = max(1, config.max_logprobs)
+        self._candidates = min(config.num_beam_candidates, model.vocab_size)
+        self.packings = {shape: shape.packing(config) for shape in shapes(config, buckets)}
         self.sample_packings = {size: programs.sample_packing(size) for size in buckets.sample}
         self._neutral: dict[int, tuple[jax.Array, jax.Array, jax.Array]] = {}
         self._pages = (layout.arrays(num_pages),) * layout.num_layers
-        rows = limits.max_num_seqs + 1
-        self._tables = jax.ShapeDtypeStruct((rows, limits.max_blocks_per_seq), np.int32)
+        rows = config.max_num_seqs + 1
+        self._tables = jax.ShapeDtypeStruct((rows, config.max_blocks_per_seq), np.int32)
         self._last_tokens = self._buffer(rows)
-        self._vocab_size = config.vocab_size
-        counts = partial(empty_counts, limits.max_num_seqs, config.vocab_size)
+        self._vocab_size = model.vocab_size
+        counts = partial(empty_counts, config.max_num_seqs, model.vocab_size)
         self._counts = jax.eval_shape(counts)
         self.compiler = Compiler()
 
@@ -178,7 +177,7 @@ class CompiledPrograms:
                 programs.forward,
                 packing=packing,
                 rope=self._rope,
-                config=self._config,
+                config=self._model,
                 kernels=self.kernels,
                 all_rows=self._all_rows(shape),
             ),
@@ -209,7 +208,7 @@ class CompiledPrograms:
     def layers(self, shape: StepShape, count: int) -> Any:
         return self.compiler.get(
             f"forward {shape.name} layers[{count}]",
-            partial(programs.layers, config=self._config, kernels=self.kernels),
+            partial(programs.layers, config=self._model, kernels=self.kernels),
             lambda: (
                 self._params["layers"][:count],
                 self._pages[:count],
@@ -223,7 +222,7 @@ class CompiledPrograms:
             prepared = self._prepared(shape)
             return self._params["norm"], prepared.x, prepared.sample_rows
 
-        select = partial(programs.select_rows, config=self._config, all_rows=self._all_rows(shape))
+        select = partial(programs.select_rows, config=self._model, all_rows=self._all_rows(shape))
         return self.compiler.get(f"forward {shape.name} select_rows", select, args)
 
     def sample(self, size: int) -> Any:
@@ -232,7 +231,7 @@ class CompiledPrograms:
             partial(programs.sample, alternatives=self._alternatives, candidates=self._candidates),
             lambda: (
                 self._head,
-                self._hidden_rows(self._limits.max_num_seqs),
+                self._hidden_rows(self._config.max_num_seqs),
                 self._counts,
                 self._last_tokens,
                 self._buffer(self.sample_packings[size].size),
@@ -243,12 +242,12 @@ class CompiledPrograms:
 
     def score(self) -> Any:
         rows = self._buffer(SCORED_ROWS)
-        hidden = self._hidden_rows(self._limits.max_num_batched_tokens)
+        hidden = self._hidden_rows(self._config.max_num_batched_tokens)
         function = partial(programs.score, alternatives=self._alternatives)
         return self.compiler.get("score", function, lambda: (self._head, hidden, rows, rows))
 
     def hidden_sum(self) -> Any:
-        hidden = self._hidden_rows(self._limits.max_num_batched_tokens)
+        hidden = self._hidden_rows(self._config.max_num_batched_tokens)
         part = self._buffer(2)
         return self.compiler.get("hidden sum", partial(programs.hidden_sum), lambda: (hidden, part))
 
@@ -300,7 +299,7 @@ class CompiledPrograms:
 
     def _all_rows(self, shape: StepShape) -> int:
         """Rows that `score` may look at; a decode step has no prompt."""
-        return 0 if shape.decode else self._limits.max_num_batched_tokens
+        return 0 if shape.decode else self._config.max_num_batched_tokens
 
     def _buffer(self, size: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((size,), np.int32)
@@ -315,7 +314,7 @@ class CompiledPrograms:
             packing=packing,
             rope=self._rope,
             page_size=self._layout.block_size,
-            window=self._config.sliding_window,
+            window=self._model.sliding_window,
             kernels=self.kernels,
         )
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from paxkv.cache.pages import PageLayout, grid_down, grid_up
-from paxkv.engine.config import EngineConfig
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.runner.compiled_programs import CompiledPrograms
 
 GIB = 1 << 30
@@ -47,8 +47,7 @@ class PoolSize:
 
 def pool_size(
     layout: PageLayout,
-    options: EngineConfig,
-    max_model_len: int,
+    config: ResolvedConfig,
     device: DeviceMemory | None,
     step_bytes: Callable[[int], int],
 ) -> PoolSize:
@@ -59,23 +58,23 @@ def pool_size(
     Raises ValueError if one sequence of max_model_len has no room, or the device has less memory
     than was asked for; it says how much is missing.
     """
-    override = options.num_gpu_blocks_override
+    override = config.num_gpu_blocks_override
     if override is not None:
         size = PoolSize(grid_up(override + 1), override, "num_gpu_blocks_override")
-        _require_on_device(options, size, layout, device, step_bytes)
+        _require_on_device(config, size, layout, device, step_bytes)
         return size
-    needed = -(-max_model_len // options.block_size)
+    needed = config.max_blocks_per_seq
     least = grid_up(needed + 1)
     name, advice, account = "kv_cache_memory_bytes", "max_model_len", ""
-    value: Any = options.kv_cache_memory_bytes
+    value: Any = config.kv_cache_memory_bytes
     if value is not None:
         num_bytes = value
     elif device is None:
         value = num_bytes = CPU_CACHE_BYTES
     else:
         name, advice = "gpu_memory_utilization", "max_model_len or max_num_batched_tokens"
-        value = options.gpu_memory_utilization
-        allowed, step = int(device.limit * options.gpu_memory_utilization), step_bytes(least)
+        value = config.gpu_memory_utilization
+        allowed, step = int(device.limit * config.gpu_memory_utilization), step_bytes(least)
         num_bytes = allowed - device.in_use - step
         account = (
             f" ({_gib(allowed)} of {_gib(device.limit)} allowed, {_gib(device.in_use)} in use by "
@@ -86,18 +85,18 @@ def pool_size(
         space = least * layout.bytes_per_page
         raise ValueError(
             f"{name}={value} leaves {_gib(max(0, num_bytes))} for the cache"
-            f"{account}; one sequence of max_model_len={max_model_len} needs {needed} blocks, "
+            f"{account}; one sequence of max_model_len={config.max_model_len} needs {needed} blocks, "
             f"{_gib(space)}, so {_gib(space - num_bytes)} are missing: raise {name} or lower "
             f"{advice}"
         )
     size = PoolSize(num_pages, num_pages - 1, name)
-    if options.kv_cache_memory_bytes is not None:
-        _require_on_device(options, size, layout, device, step_bytes)
+    if config.kv_cache_memory_bytes is not None:
+        _require_on_device(config, size, layout, device, step_bytes)
     return size
 
 
 def _require_on_device(
-    options: EngineConfig,
+    config: ResolvedConfig,
     size: PoolSize,
     layout: PageLayout,
     device: DeviceMemory | None,
@@ -110,7 +109,7 @@ def _require_on_device(
     missing = pages + step + device.in_use - device.limit
     if missing > 0:
         raise ValueError(
-            f"{size.option}={getattr(options, size.option)} takes {_gib(pages)} for the cache; "
+            f"{size.option}={getattr(config, size.option)} takes {_gib(pages)} for the cache; "
             f"with {_gib(device.in_use)} in use and {_gib(step)} for the largest step, "
             f"{_gib(missing)} are missing of the device's {_gib(device.limit)}: lower {size.option}"
         )
@@ -169,20 +168,20 @@ def require_memory(num_bytes: int, name: str, value: Any, what: str) -> None:
         )
 
 
-def host_blocks(layout: PageLayout, options: EngineConfig) -> int:
+def host_blocks(layout: PageLayout, config: ResolvedConfig) -> int:
     """Pages of host memory for preempted sequences. Raises ValueError if they cannot be had."""
-    if options.preemption_mode == "recompute" or options.allocation == "contiguous":
+    if config.preemption_mode == "recompute" or config.allocation == "contiguous":
         return 0
-    name, num_blocks = "num_cpu_blocks_override", options.num_cpu_blocks_override
+    name, num_blocks = "num_cpu_blocks_override", config.num_cpu_blocks_override
     if num_blocks is None:
-        name, num_blocks = "swap_space", int(options.swap_space * GIB / layout.bytes_per_page)
-        if options.swap_space and not num_blocks:
+        name, num_blocks = "swap_space", int(config.swap_space * GIB / layout.bytes_per_page)
+        if config.swap_space and not num_blocks:
             raise ValueError(
-                f"swap_space={options.swap_space} GiB holds no block; one takes "
+                f"swap_space={config.swap_space} GiB holds no block; one takes "
                 f"{layout.bytes_per_page / GIB:.3g} GiB"
             )
     needed = num_blocks * layout.bytes_per_page
-    require_memory(needed, name, getattr(options, name), "preempted sequences")
+    require_memory(needed, name, getattr(config, name), "preempted sequences")
     return num_blocks
 
 

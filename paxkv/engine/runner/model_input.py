@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.runner.buckets import Buckets, padded
 from paxkv.engine.runner.packing import Packing
 from paxkv.engine.scheduler.output import SchedulerOutput
@@ -29,10 +29,10 @@ class StepShape:
     def name(self) -> str:
         return f"{'decode' if self.decode else 'mixed'}[{self.num_tokens}]"
 
-    def packing(self, limits: Limits) -> Packing:
+    def packing(self, config: ResolvedConfig) -> Packing:
         """Layout of the step plan; `sample_rows` has room for every sequence."""
         tokens, seqs = self.num_tokens, self.num_seqs
-        patches = self.num_patches(limits)
+        patches = self.num_patches(config)
         i32 = np.int32
         return Packing(
             {
@@ -42,23 +42,23 @@ class StepShape:
                 "query_start": ((seqs + 1,), i32),
                 "kv_lens": ((seqs,), i32),
                 "rows": ((seqs,), i32),
-                "sample_rows": ((limits.max_num_seqs,), i32),
+                "sample_rows": ((config.max_num_seqs,), i32),
                 "patches": ((3, patches), i32),
                 "copies": ((2, seqs), i32),
                 "num_copies": ((1,), i32),
             }
         )
 
-    def num_patches(self, limits: Limits) -> int:
+    def num_patches(self, config: ResolvedConfig) -> int:
         """Table cells that travel with the step; more go ahead of it."""
-        return self.num_seqs + self.num_tokens // limits.block_size + 16
+        return self.num_seqs + self.num_tokens // config.block_size + 16
 
 
-def shapes(limits: Limits, buckets: Buckets) -> list[StepShape]:
+def shapes(config: ResolvedConfig, buckets: Buckets) -> list[StepShape]:
     """Every shape a step can have."""
     return [
         *(StepShape(size, size, True) for size in buckets.decode),
-        *(StepShape(size, limits.max_num_seqs, False) for size in buckets.mixed),
+        *(StepShape(size, config.max_num_seqs, False) for size in buckets.mixed),
     ]
 
 
@@ -83,11 +83,11 @@ class InputBuilder:
     row `max_num_seqs`. A token the host has not seen is named by its row, as `-1 - row`.
     """
 
-    def __init__(self, limits: Limits, buckets: Buckets, memory: BlockManager) -> None:
+    def __init__(self, config: ResolvedConfig, buckets: Buckets, memory: BlockManager) -> None:
         self.buckets = buckets
-        self._limits = limits
+        self._config = config
         self._memory = memory
-        self._packings = {shape: shape.packing(limits) for shape in shapes(limits, buckets)}
+        self._packings = {shape: shape.packing(config) for shape in shapes(config, buckets)}
 
     def plan(self, schedule: SchedulerOutput) -> ModelInput:
         advances = schedule.scheduled
@@ -112,7 +112,7 @@ class InputBuilder:
         view["query_start"][seqs + 1 :] = tokens
         view["kv_lens"][:seqs] = starts + counts
         view["rows"][:seqs] = rows
-        view["rows"][seqs:] = self._limits.max_num_seqs
+        view["rows"][seqs:] = self._config.max_num_seqs
         last = np.cumsum(counts) - 1
         view["sample_rows"][: len(schedule.sample_slots)] = last[
             [d.advance for d in schedule.sample_slots]
@@ -123,7 +123,7 @@ class InputBuilder:
         view["num_copies"][0] = len(sources)
         patches = np.stack(self._memory.take_patches())
         room = view["patches"].shape[1]
-        view["patches"][0] = self._limits.max_num_seqs
+        view["patches"][0] = self._config.max_num_seqs
         view["patches"][:, : min(room, patches.shape[1])] = patches[:, :room]
         return ModelInput(shape, buffer, patches[:, room:], self._memory.swap.take_transfers())
 
@@ -135,7 +135,7 @@ class InputBuilder:
         if single and self.buckets.decode and not wants_all:
             size = padded(self.buckets.decode, seqs)
             return StepShape(size, size, True)
-        return StepShape(padded(self.buckets.mixed, tokens), self._limits.max_num_seqs, False)
+        return StepShape(padded(self.buckets.mixed, tokens), self._config.max_num_seqs, False)
 
 
 def _token_ids(schedule: SchedulerOutput) -> Items[int]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from paxkv.cache.pages import PageLayout, allocate
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Sequence
 from paxkv.engine.runner.compiled_programs import COUNTED_TOKENS, PATCHED_CELLS, CompiledPrograms
 from paxkv.engine.runner.compiler import Compiler
@@ -54,8 +54,8 @@ class Runner:
     def __init__(
         self,
         params: dict[str, Any],
-        config: ModelConfig,
-        limits: Limits,
+        model: ModelConfig,
+        config: ResolvedConfig,
         *,
         layout: PageLayout,
         num_pages: int,
@@ -64,15 +64,15 @@ class Runner:
     ) -> None:
         self._params = params
         self._head = params.get("head", params["embed"])
-        self._limits = limits
+        self._config = config
         self._layout = layout
         self._num_pages = num_pages
-        self._vocab_size = config.vocab_size
+        self._vocab_size = model.vocab_size
         self.programs = programs
         self.swapper = Swapper(layout, num_host_blocks, programs)
         self.hooks = Hooks()
         self._sampling_inputs = SamplingInputBuilder(
-            programs.sample_packings, limits.max_num_seqs, config.vocab_size, self.hooks
+            programs.sample_packings, config.max_num_seqs, model.vocab_size, self.hooks
         )
         self.num_steps = 0
         self.reset()
@@ -83,11 +83,11 @@ class Runner:
 
     def reset(self) -> None:
         """Fresh pages, tables and counters; everything cached is lost."""
-        rows = self._limits.max_num_seqs + 1
+        rows = self._config.max_num_seqs + 1
         self._pages = list(allocate(self._layout, self._num_pages))
-        self._tables = jnp.zeros((rows, self._limits.max_blocks_per_seq), jnp.int32)
+        self._tables = jnp.zeros((rows, self._config.max_blocks_per_seq), jnp.int32)
         self._last_tokens = jnp.zeros(rows, jnp.int32)
-        self._counts = empty_counts(self._limits.max_num_seqs, self._vocab_size)
+        self._counts = empty_counts(self._config.max_num_seqs, self._vocab_size)
         self._hidden: jax.Array | None = None
         self._all_hidden: jax.Array | None = None
 
@@ -169,8 +169,8 @@ class Runner:
         """Time the smallest step of prompt tokens, all of them padding."""
         shape = next(shape for shape in self.programs.packings if not shape.decode)
         buffer, view = self.programs.packings[shape].empty()
-        view["rows"][:] = self._limits.max_num_seqs
-        view["patches"][0] = self._limits.max_num_seqs
+        view["rows"][:] = self._config.max_num_seqs
+        view["patches"][0] = self._config.max_num_seqs
         plan = ModelInput(shape, buffer, np.zeros((3, 0), np.int32), NO_TRANSFERS)
 
         def step() -> None:
@@ -267,7 +267,7 @@ class Runner:
         for start in range(0, patches.shape[1], PATCHED_CELLS):
             part = patches[:, start : start + PATCHED_CELLS]
             cells = np.zeros((3, PATCHED_CELLS), np.int32)
-            cells[0] = self._limits.max_num_seqs
+            cells[0] = self._config.max_num_seqs
             cells[:, : part.shape[1]] = part
             self._tables = self.programs.patch_tables()(self._tables, cells)
 

@@ -3,62 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
-from paxkv.engine.config import EngineConfig
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request
 from paxkv.engine.sequence import Sequence
-
-LONG_PREFILL_SHARE = 0.04  # of max_model_len, as vLLM has it
-
-
-@dataclass(frozen=True)
-class Policy:
-    """The scheduling options of an engine, every default replaced; see `EngineConfig`.
-
-    delay_factor: prompts wait so many times the last prompt's latency. aging_steps: steps of
-    waiting that are worth one level of priority, None for never. length_aware: shorter ones first
-    among `max_num_seqs` arrivals in a row. partial_prefills, long_partial_prefills: prompts that
-    share a step's budget; those with more than long_prefill_tokens left are long, 0 for none.
-    """
-
-    delay_factor: float = 0.0
-    aging_steps: int | None = None
-    length_aware: bool = False
-    partial_prefills: int = 1
-    long_partial_prefills: int = 1
-    long_prefill_tokens: int = 0
-
-    @classmethod
-    def of(cls, options: EngineConfig, max_model_len: int) -> Policy:
-        """Raises ValueError if the options contradict each other or the model's length."""
-        partial, long = options.max_num_partial_prefills, options.max_long_partial_prefills
-        threshold = options.long_prefill_token_threshold
-        if partial > 1 and not options.enable_chunked_prefill:
-            raise ValueError(
-                f"max_num_partial_prefills={partial} needs enable_chunked_prefill=True: prompts "
-                "share a step in chunks"
-            )
-        if long > partial:
-            raise ValueError(
-                f"max_long_partial_prefills={long} must be at most "
-                f"max_num_partial_prefills={partial}"
-            )
-        if threshold > max_model_len:
-            raise ValueError(
-                f"long_prefill_token_threshold={threshold} must be at most "
-                f"max_model_len={max_model_len}"
-            )
-        return cls(
-            delay_factor=float(options.scheduler_delay_factor),
-            aging_steps=options.priority_aging_steps,
-            length_aware=options.length_aware,
-            partial_prefills=partial,
-            long_partial_prefills=long,
-            long_prefill_tokens=threshold
-            or (int(max_model_len * LONG_PREFILL_SHARE) if partial > 1 else 0),
-        )
-
 
 Rank = tuple[int, int, int, int]
 
@@ -69,18 +17,18 @@ class Order:
     A place is given once, when a request is queued, and never changes; so nobody has to be sorted
     again, and only finitely many later arrivals can ever stand before a request:
 
-    - With ageing a request rises by one level of priority every `aging_steps` steps. All who wait
+    - With ageing a request rises by one level of priority every `priority_aging_steps` steps. All who wait
       rise alike, so what counts is who started how much earlier: the level at time 0. A newcomer
-      whose priority is higher by p passes those that came at most (p + 1) * aging_steps steps
+      whose priority is higher by p passes those that came at most (p + 1) * priority_aging_steps steps
       before it, and nobody else.
     - Grouped by length, requests of one level are lined up by the power of two their prompt and
-      max_tokens stay below, but only among `group` arrivals in a row: those of the next group come
+      max_tokens stay below, but only among `max_num_seqs` arrivals in a row: those of the next group come
       later, however short.
     """
 
-    def __init__(self, policy: Policy, group: int) -> None:
-        self._aging_steps = policy.aging_steps
-        self._group = group if policy.length_aware else 1
+    def __init__(self, config: ResolvedConfig) -> None:
+        self._aging_steps = config.priority_aging_steps
+        self._group = config.max_num_seqs if config.length_aware else 1
 
     def rank(self, request: Request, step: int) -> Rank:
         """step: steps scheduled before the request was queued."""
@@ -136,11 +84,11 @@ class PromptBudget:
     left: tokens.
     """
 
-    def __init__(self, policy: Policy, tokens: int) -> None:
+    def __init__(self, config: ResolvedConfig, tokens: int) -> None:
         self.left = tokens
-        self._policy = policy
-        self._shares = policy.partial_prefills
-        self._long_shares = policy.long_partial_prefills
+        self._threshold = config.long_prefill_token_threshold
+        self._shares = config.max_num_partial_prefills
+        self._long_shares = config.max_long_partial_prefills
 
     @property
     def spent(self) -> bool:
@@ -164,4 +112,4 @@ class PromptBudget:
             self._long_shares -= self._is_long(remaining)
 
     def _is_long(self, remaining: int) -> bool:
-        return 0 < self._policy.long_prefill_tokens < remaining
+        return 0 < self._threshold < remaining

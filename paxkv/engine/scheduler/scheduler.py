@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from itertools import chain
 
-from paxkv.engine.config import Limits
+from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request
 from paxkv.engine.runner.buckets import Buckets
 from paxkv.engine.scheduler.output import SampleSlot, ScheduledSequence, SchedulerOutput
-from paxkv.engine.scheduler.policy import Order, Policy, PromptBudget, PromptDelay
+from paxkv.engine.scheduler.policy import Order, PromptBudget, PromptDelay
 from paxkv.engine.scheduler.queues import (
     Preemption,
     Queues,
@@ -41,22 +41,20 @@ class Scheduler:
 
     def __init__(
         self,
-        limits: Limits,
+        config: ResolvedConfig,
         memory: BlockManager,
-        policy: Policy | None = None,
         buckets: Buckets | None = None,
         clock: Callable[[], float] = time.monotonic,
         preemption: Preemption | None = None,
     ) -> None:
-        self._limits = limits
+        self._config = config
         self._memory = memory
-        self._policy = policy or Policy()
         self._buckets = buckets or Buckets.single(
-            limits.max_num_seqs, limits.max_num_batched_tokens
+            config.max_num_seqs, config.max_num_batched_tokens
         )
         self._clock = clock
-        self._order = Order(self._policy, group=limits.max_num_seqs)
-        self._delay = PromptDelay(self._policy.delay_factor, clock)
+        self._order = Order(config)
+        self._delay = PromptDelay(config.scheduler_delay_factor, clock)
         self.queues = Queues(memory, preemption or Preemption())
         self.out_of_cache: list[Sequence] = []
         self.num_preemptions = 0
@@ -101,7 +99,7 @@ class Scheduler:
                 self._make_room()
                 continue
             self._decode(decoding, plan)
-            budget = PromptBudget(self._policy, self._left_to_prompts(decoding, computing))
+            budget = PromptBudget(self._config, self._left_to_prompts(decoding, computing))
             self._compute(computing, plan, budget)
             self._admit(plan, budget)
             self._spend_rest(plan, len(decoding), budget)
@@ -127,11 +125,11 @@ class Scheduler:
         They go to host memory, or are computed again. What would not fit into an empty cache any
         more (it shared pages) ends instead.
         """
-        group, size = sequence.group, self._limits.block_size
+        group, size = sequence.group, self._config.block_size
         set_shared_prefixes(group, size)
         if (
             len(sequence.token_ids) > self._memory.max_tokens_per_row
-            or blocks_in_all(group, size) > self._limits.num_blocks
+            or blocks_in_all(group, size) > self._config.num_gpu_blocks
         ):
             self._end_out_of_cache(sequence)
             return
@@ -171,8 +169,8 @@ class Scheduler:
 
     def _left_to_prompts(self, decoding: list[Sequence], computing: list[Sequence]) -> int:
         """Tokens of the step, beside those of `decoding`."""
-        most = self._limits.max_num_batched_tokens
-        if not self._limits.chunked_prefill:
+        most = self._config.max_num_batched_tokens
+        if not self._config.enable_chunked_prefill:
             return most - len(decoding)
         wanted = len(decoding)
         for sequence in chain(computing, self.waiting):
@@ -207,9 +205,9 @@ class Scheduler:
             sequence = self.waiting[0]
             request = sequence.request
             needed = 1 + (request.num_pending_children if sequence.index == 0 else 0)
-            if reserved + needed > self._limits.max_num_seqs:
+            if reserved + needed > self._config.max_num_seqs:
                 return
-            if not self._limits.chunked_prefill and sequence.num_remaining > budget.left:
+            if not self._config.enable_chunked_prefill and sequence.num_remaining > budget.left:
                 return
             share = budget.share(sequence.num_remaining)
             allocation = self.queues.allocate(sequence, share, self._leaves_free(sequence))
@@ -232,7 +230,7 @@ class Scheduler:
 
         Fewer cost more in preemptions than they gain, more leave memory idle (README, Measured).
         """
-        return min(len(self.running), max(1, int(HEADROOM_SHARE * self._limits.num_blocks)))
+        return min(len(self.running), max(1, int(HEADROOM_SHARE * self._config.num_gpu_blocks)))
 
     def _spend_rest(self, plan: SchedulerOutput, first: int, budget: PromptBudget) -> None:
         """What the shares left over goes to unfinished prompts, `first` advance and later."""
@@ -255,7 +253,7 @@ class Scheduler:
         group = sequence.group
         if sequence is not group[0]:
             return 0
-        size = self._limits.block_size
+        size = self._config.block_size
         alone = -(-len(sequence.token_ids) // size)
         return self._headroom + blocks_in_all(group, size) - alone
 

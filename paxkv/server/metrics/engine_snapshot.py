@@ -37,9 +37,9 @@ class EngineSnapshot:
             swapped=states["swapped"],
             fragmentation=fragmentation(engine.block_manager),
             cache_options={
-                "block_size": str(engine.limits.block_size),
+                "block_size": str(engine.config.block_size),
                 "bytes_per_block": str(engine.runner.page_bytes),
-                "enable_prefix_caching": str(engine.limits.prefix_caching),
+                "enable_prefix_caching": str(engine.config.enable_prefix_caching),
             },
         )
 

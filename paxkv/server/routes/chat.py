@@ -81,7 +81,7 @@ def _requests(
     if body.top_logprobs is not None and not body.logprobs:
         raise BadRequest("top_logprobs needs logprobs=true", param="top_logprobs")
     top = body.top_logprobs or 0
-    most = service.model.engine.limits.max_logprobs
+    most = service.model.engine.config.max_logprobs
     if not 0 <= top <= most:
         raise BadRequest(
             f"top_logprobs must be an integer from 0 to {most}, got {shown(top)}",
