@@ -33,6 +33,7 @@ from paxkv.server.header_limit import HeaderLimit
 from paxkv.server.keys import KeyGuard
 from paxkv.server.limits import RequestLimits
 from paxkv.server.page import routes as page_routes
+from paxkv.server.request_line import RequestLine
 from paxkv.server.request_log import RequestLog
 from paxkv.server.service import Model, Service
 from paxkv.server.settings import ServerSettings
@@ -127,7 +128,7 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.allowed_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "HEAD", "POST"],
             # OpenAI's own client sends a dozen of its own.
             allow_headers=["*"],
             expose_headers=["X-Request-Id", "Retry-After"],
@@ -135,6 +136,7 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
     if settings.otlp_traces_endpoint is not None:
         app.add_middleware(TraceHeaders)
     app.add_middleware(HeaderLimit, max_bytes=limits.max_header_bytes)
+    app.add_middleware(RequestLine)
     app.add_middleware(FaultAnswer)
     app.add_middleware(RequestLog)
 
@@ -160,7 +162,15 @@ async def _tell_invalid(http: HttpRequest, error: Exception) -> Response:
 
 async def _tell_http(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return HttpError(error.status_code, str(error.detail), error.headers).response()
+    cause = error.__cause__
+    if isinstance(cause, RecursionError):
+        return await _tell_nested(http, cause)
+    if isinstance(cause, ValueError):  # of reading the body; FastAPI does not say which
+        return BadRequest(f"the body cannot be read: {str(cause).partition(';')[0]}").response()
+    headers = dict(error.headers or {})
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"
+    return HttpError(error.status_code, str(error.detail), headers).response()
 
 
 async def _tell_nested(http: HttpRequest, error: Exception) -> Response:

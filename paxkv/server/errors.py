@@ -30,6 +30,8 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: int | None = None,
     ) -> None:
+        if message in ("", "None"):  # of an exception that had none
+            message = f"refused without a reason ({self.kind})"
         super().__init__(message[:LONGEST_MESSAGE])
         self.message = message[:LONGEST_MESSAGE]
         self.param = param
@@ -83,6 +85,21 @@ class DeadlineExceeded(ApiError):
 
 class TooLarge(ApiError):
     status = 413
+
+
+class UnsupportedCoding(ApiError):
+    """A body that is compressed; what may be sent stands in Accept-Encoding (RFC 9110, 15.5.16)."""
+
+    status = 415
+
+    def __init__(self, coding: str) -> None:
+        super().__init__(
+            f"Content-Encoding {coding[:40]!r} is not supported: send the body uncompressed",
+            code="unsupported_content_encoding",
+        )
+
+    def headers(self) -> dict[str, str]:
+        return {"Accept-Encoding": "identity"}
 
 
 class HeadersTooLarge(ApiError):

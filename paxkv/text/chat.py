@@ -204,7 +204,9 @@ def render_chat(
             **_plain(variables),
         )
     except TemplateError as error:
-        raise ValueError(f"the chat template refused these messages: {error}") from error
+        # Jinja's errors, and `raise_exception(none)`, may come without a message.
+        reason = error.message or f"it gave no reason ({type(error).__name__})"
+        raise ValueError(f"the chat template refused these messages: {reason}") from error
     except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"the chat template failed on these messages: {error!r}") from error
     return _cut_at_mark(text) if continue_final_message else text
