@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from fastapi import APIRouter
@@ -22,8 +23,10 @@ from paxkv.server.logprobs import chat_logprobs, prompt_logprobs
 from paxkv.server.news import Piece
 from paxkv.server.prompts import sampling_params
 from paxkv.server.service import Service, new_id, usage
-from paxkv.server.tool_calls import call_reader, format_of_template
+from paxkv.server.tool_calls import THINK, call_reader, format_of_template
 from paxkv.server.tools import Tools
+
+LONGEST_THINK = 16  # tokens of the mark and the white space after it
 
 
 class ChatBody(GenerationBody):
@@ -202,8 +205,14 @@ class ChatFormat:
         call_format = self._call_format
         if call_format == "auto":
             call_format = format_of_template(self._tokenizer.chat_template)
-        reader = call_reader(self._tools, call_format)
+        reader = call_reader(self._tools, call_format, self._thinking)
         return ChatText(reader, 1 if self._body.parallel_tool_calls is False else None)
+
+    @cached_property
+    def _thinking(self) -> bool:
+        """Whether the prompt ends in an open thought, as templates of such models begin answers."""
+        end = self._request.prompt_token_ids[-LONGEST_THINK:]
+        return self._tokenizer.decode(end, skip_special_tokens=False).rstrip().endswith(THINK)
 
     def _finish_reason(self, text: ChatText, reason: str | None) -> str | None:
         """OpenAI's "tool_calls" where the model decided to call."""
