@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paxkv.server.errors import ApiError, Forbidden, Unauthorized
 from paxkv.server.page import files
+from paxkv.text.text_file import read_text
 
 OPEN_PATHS = frozenset({"/health", "/metrics", "/version"}) | files.PATHS
 ADMIN_PREFIX = "/admin/"
@@ -21,8 +22,8 @@ def gather_keys(given: Sequence[str] | None, file: str | None, name: str) -> tup
     keys = list(given or ())
     if file is not None:
         try:
-            text = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_text(Path(file))
+        except (OSError, ValueError) as error:
             raise ValueError(f"{name}_file={file!r} cannot be read: {error}") from None
         keys += [line.strip() for line in text.splitlines() if line.strip()]
         if not keys:

@@ -15,6 +15,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace
 
+from paxkv.text.text_file import read_text
+
 _JSON_SCALARS = (type(None), bool, int, float, str)
 # No letter: templates may change the case of a text, or search it for tags.
 END_OF_CONTENT = "\ue000\ue001\ue000"
@@ -120,7 +122,7 @@ def load_template(template: str | Path) -> str:
             raise ValueError(
                 f"chat_template={text[:200]!r} is neither template text (no '{{') nor a file"
             )
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     _compile(text)
     return text
 
