@@ -73,7 +73,11 @@ def build_app(
     limits = limits or RequestLimits()
     loop = EngineLoop(
         model.engine,
-        backlog=Backlog(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+        backlog=Backlog(
+            settings.max_num_queued_reqs,
+            settings.max_num_queued_tokens,
+            model.engine.limits.max_num_seqs,
+        ),
         max_queue_wait=settings.max_queue_wait,
     )
     names = tuple(settings.served_model_name or (name,))
