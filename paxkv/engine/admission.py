@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from paxkv.engine.beam_request import BeamRequest
+from paxkv.engine.context_length import ContextLengthExceeded
 from paxkv.engine.embedding_request import EmbeddingRequest, PoolingParams
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
@@ -190,15 +191,17 @@ class Admitter:
         if not ids:
             raise ValueError("the prompt is empty; it must have at least 1 token")
         if len(ids) >= limits.max_model_len:
-            raise ValueError(
+            raise ContextLengthExceeded(
+                limits.max_model_len,
                 f"the prompt has {len(ids)} tokens; it must leave room for one more within "
-                f"max_model_len={limits.max_model_len}"
+                f"max_model_len={limits.max_model_len}",
             )
         if len(ids) > limits.max_prompt_len:
-            raise ValueError(
-                f"the prompt has {len(ids)} tokens; the whole cache holds "
-                f"{limits.num_blocks * limits.block_size} ({limits.num_blocks} blocks of "
-                f"{limits.block_size})"
+            held = limits.num_blocks * limits.block_size
+            raise ContextLengthExceeded(
+                held,
+                f"the prompt has {len(ids)} tokens; the whole cache holds {held} "
+                f"({limits.num_blocks} blocks of {limits.block_size})",
             )
         return ids
 

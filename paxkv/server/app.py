@@ -135,7 +135,7 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
             allow_methods=["GET", "HEAD", "POST"],
             # OpenAI's own client sends a dozen of its own.
             allow_headers=["*"],
-            expose_headers=["X-Request-Id", "Retry-After"],
+            expose_headers=["X-Request-Id", "Retry-After", "X-Should-Retry"],
         )
     if settings.otlp_traces_endpoint is not None:
         app.add_middleware(TraceHeaders)

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paxkv.server.errors import (
     ApiError,
-    DeadlineExceeded,
+    BodyOverdue,
     Overloaded,
     TooLarge,
     UnsupportedCoding,
@@ -76,7 +76,7 @@ class BodyLimit:
                     if not message.get("more_body"):
                         return {"type": "http.request", "body": bytes(body), "more_body": False}
         except TimeoutError:
-            raise DeadlineExceeded(
+            raise BodyOverdue(
                 f"the body was not there within max_body_seconds={self._max_seconds:g}"
             ) from None
 

@@ -105,7 +105,7 @@ def _requests(
         continue_final_message=body.continue_final_message,
         truncation=service.truncation(body.truncate_prompt_tokens, params.max_tokens),
     )
-    return service.admit(body, [ids], params, request_id)
+    return service.admit(body, [ids], params, request_id, "messages")
 
 
 class ChatFormat:

@@ -9,7 +9,10 @@ from typing import Any
 
 from starlette.responses import Response
 
+from paxkv.engine.context_length import ContextLengthExceeded
+
 LONGEST_MESSAGE = 500
+CONTEXT_CODE = "context_length_exceeded"  # OpenAI's, which clients shorten their prompts at
 
 
 class ApiError(Exception):
@@ -79,6 +82,19 @@ class NotFound(ApiError):
 
 
 class DeadlineExceeded(ApiError):
+    """A request that took longer than it may. Trying again would only take as long again, and
+    OpenAI's clients do so with every 408 that does not forbid it."""
+
+    status = 408
+    kind = "timeout_error"
+
+    def headers(self) -> dict[str, str]:
+        return {**super().headers(), "x-should-retry": "false"}
+
+
+class BodyOverdue(ApiError):
+    """A body that did not come: of a connection, not of the request."""
+
     status = 408
     kind = "timeout_error"
 
@@ -143,8 +159,12 @@ class HttpError(ApiError):
         return self._headers
 
 
-def bad_request(error: ValueError, fields: Collection[str] = ()) -> BadRequest:
-    """The refusal of a value, naming the first of `fields` that its message mentions."""
+def bad_request(
+    error: ValueError, fields: Collection[str] = (), param: str | None = None
+) -> BadRequest:
+    """The refusal of a value, naming the first of `fields` in its message, or else `param`."""
     message = str(error)
     words = re.findall(r"\w+", message[:LONGEST_MESSAGE])
-    return BadRequest(message, param=next((word for word in words if word in fields), None))
+    code = CONTEXT_CODE if isinstance(error, ContextLengthExceeded) else None
+    named = next((word for word in words if word in fields), param)
+    return BadRequest(message, param=named, code=code)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from paxkv.engine.admission import Admitter
+from paxkv.engine.context_length import ContextLengthExceeded
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.sampling.checks import shown
@@ -76,6 +77,18 @@ class Service:
         vocabulary = self.tokenizer.backend.get_vocab(with_added_tokens=True)
         return self.max_model_len * max(map(len, vocabulary))
 
+    def check_text(self, text: str, name: str = "prompt") -> None:
+        """Raise ContextLengthExceeded for a text that cannot fit, before it is tokenized.
+
+        name: of the field.
+        """
+        if len(text) > self.longest_text:
+            raise ContextLengthExceeded(
+                self.max_model_len,
+                f"{name} has {len(text)} characters; more than {self.longest_text} do not fit",
+                name,
+            )
+
     def need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise BadRequest("this model is served without a tokenizer; send token ids")
@@ -110,8 +123,12 @@ class Service:
         prompt: list[str | list[int]],
         params: SamplingParams,
         request_id: str,
+        name: str = "prompt",
     ) -> list[Request]:
-        """Requests for a body's prompts; blocking. Raises NotCompiled if a grammar must be."""
+        """Requests for a body's prompts; blocking. Raises NotCompiled if a grammar must be.
+
+        name: of the field that the prompts come from.
+        """
         if body.stream and params.use_beam_search:
             raise BadRequest(
                 "use_beam_search must be false with stream=true: beams are known when all have "
@@ -132,7 +149,7 @@ class Service:
         self._need_grammar(params.structured_outputs)  # type: ignore[arg-type]
         truncation = self.truncation(body.truncate_prompt_tokens, params.max_tokens)
         cut = None if truncation is None else self.cutter(truncation)
-        return prompts.admit(make, prompt, request_id, self.longest_text, cut=cut)
+        return prompts.admit(make, prompt, request_id, self.check_text, name, cut)
 
     def _need_grammar(self, form: StructuredOutputsParams | None) -> None:
         try:

@@ -10,7 +10,16 @@ import pytest
 from paxkv.server.chat_text import ChatText
 from paxkv.server.settings import ServerSettings
 from paxkv.server.tool_calls import ForcedCalls, HermesCalls, LlamaCalls, format_of_template
-from tests.server.tiny_server import NAME, TinyServer, chat, forced, serving, tokenizer
+from tests.server.tiny_server import (
+    NAME,
+    TEMPLATE,
+    TinyServer,
+    chat,
+    forced,
+    lent_model,
+    serving,
+    tokenizer,
+)
 
 CHAT = "/v1/chat/completions"
 WEATHER = {
@@ -163,6 +172,7 @@ def test_no_calls_are_no_list_of_calls() -> None:
         said = {"role": "assistant", "content": "yo", "tool_calls": []}
         body = {"messages": [said, {"role": "user", "content": "hi"}]}
         ids = server.post("/tokenize", body).json()["tokens"]
+    lent_model().get_tokenizer().set_chat_template(TEMPLATE)
     assert tokenizer().decode(ids) == "assistant,user,"
 
 
