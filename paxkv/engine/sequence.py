@@ -122,7 +122,7 @@ class Sequence:
             return np.zeros(-(-self.request.vocab_size // 32), np.uint32)
         if self.grammar is None:
             return bits
-        following = self.grammar.allowed()
+        following = self.grammar.allowed(self.request.end_bits)
         return following if bits is None else following & bits
 
     def accept(self, token: int) -> None:
