@@ -40,9 +40,7 @@ class FormWalk:
         grammar, rest, ids = self.start(**fields), text.encode(), []
         while rest and not grammar.complete:
             offered = self.offered(grammar)
-            fitting = {
-                token: self.tokenizer.token_bytes(token) for token in offered - self.end_ids
-            }
+            fitting = {token: self.tokenizer.token_bytes(token) for token in offered - self.end_ids}
             fitting = {token: content for token, content in fitting.items()
                        if content and rest.startswith(content)}  # fmt: skip
             if not fitting:
