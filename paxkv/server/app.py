@@ -21,6 +21,7 @@ from paxkv.server import (
     embeddings,
     metrics,
     plain_generation,
+    responses,
     status,
     tokenization,
 )
@@ -43,6 +44,7 @@ ROUTERS = (
     completions,
     embeddings,
     chat,
+    responses,
     plain_generation,
     tokenization,
     status,
@@ -132,7 +134,7 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.allowed_origins),
-            allow_methods=["GET", "HEAD", "POST"],
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
             # OpenAI's own client sends a dozen of its own.
             allow_headers=["*"],
             expose_headers=["X-Request-Id", "Retry-After", "X-Should-Retry"],

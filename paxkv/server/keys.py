@@ -33,6 +33,12 @@ def gather_keys(given: Sequence[str] | None, file: str | None, name: str) -> tup
     return tuple(keys)
 
 
+def caller(authorization: bytes) -> bytes:
+    """Who calls: the digest of the Authorization header's token, or of nothing without one."""
+    _, _, token = authorization.strip().partition(b" ")
+    return sha256(token.strip()).digest()
+
+
 class Keys:
     """A set of keys; none means that nobody is asked for one."""
 
@@ -44,8 +50,8 @@ class Keys:
 
     def opens(self, authorization: bytes) -> bool:
         """Whether the header's bearer token is one of them, compared in constant time."""
-        scheme, _, token = authorization.strip().partition(b" ")
-        digest = sha256(token.strip()).digest()
+        scheme = authorization.strip().partition(b" ")[0]
+        digest = caller(authorization)
         found = False
         for known in self._digests:
             found |= hmac.compare_digest(known, digest)

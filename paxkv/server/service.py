@@ -24,6 +24,7 @@ from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import BadRequest, NotFound
 from paxkv.server.grammar_queue import GrammarQueue, NotCompiled
 from paxkv.server.limits import RequestLimits
+from paxkv.server.response_store import ResponseStore
 from paxkv.server.settings import ServerSettings
 from paxkv.server.truncation import Truncation
 from paxkv.text.tokenizer import Tokenizer
@@ -61,6 +62,7 @@ class Service:
         self.settings = settings
         self.limits = limits
         self.names = names
+        self.responses = ResponseStore(limits.max_stored_bytes)
         self.created = int(time.time())
         self.max_model_len = model.engine.limits.max_model_len
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
