@@ -11,7 +11,7 @@ from jax import lax
 
 from paxkv.sampling.keys import row_keys, uniforms
 from paxkv.sampling.largest import BLOCK, in_blocks, kth_threshold, padded_to_blocks
-from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.params import SamplingParams, on_device
 
 
 class SamplingRows(NamedTuple):
@@ -45,7 +45,9 @@ def row_settings(params: SamplingParams, vocab_size: int) -> RowSettings:
     if params.greedy:
         return RowSettings(0.0, 0, 1.0, 0.0)
     top_k = params.top_k if 0 < params.top_k < vocab_size else 0
-    return RowSettings(params.temperature, top_k, params.top_p, params.min_p)
+    return RowSettings(
+        on_device(params.temperature), top_k, on_device(params.top_p), on_device(params.min_p)
+    )
 
 
 def no_rows(rows: int) -> SamplingRows:
