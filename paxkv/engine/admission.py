@@ -167,7 +167,7 @@ class Admitter:
             return None, self._ids(prompt)
         if self._tokenizer is None:
             raise ValueError("prompt is text, but this engine has no tokenizer; pass token ids")
-        return text, self._check_length(self._tokenizer.encode(text))
+        return text, self._check_known(self._check_length(self._tokenizer.encode(text)))
 
     def _ids(self, ids: Any) -> list[int]:
         if hasattr(ids, "tolist"):  # an array, of whichever library
@@ -185,6 +185,15 @@ class Admitter:
                     f"prompt_token_ids contains {shown}; ids are integers from 0 to {vocab - 1}"
                 )
         return self._check_length(checked)
+
+    def _check_known(self, ids: list[int]) -> list[int]:
+        """Ids of a text: a tokenizer may have tokens that were added and never trained."""
+        if max(ids) >= self._config.vocab_size:
+            raise ValueError(
+                f"the prompt has token {max(ids)}; the model has embeddings for "
+                f"{self._config.vocab_size} tokens (ids from 0 to {self._config.vocab_size - 1})"
+            )
+        return ids
 
     def _check_length(self, ids: list[int]) -> list[int]:
         limits = self._limits
@@ -237,7 +246,7 @@ class Admitter:
         found = set(self._config.eos_token_ids)
         if self._tokenizer is not None and self._tokenizer.eos_token_id is not None:
             found.add(self._tokenizer.eos_token_id)
-        return frozenset(found)
+        return frozenset(token for token in found if token < self._config.vocab_size)
 
     def _rules(self, params: SamplingParams, max_tokens: int) -> StopRules:
         if params.stop and (self._tokenizer is None or not params.detokenize):
