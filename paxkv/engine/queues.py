@@ -10,7 +10,7 @@ from paxkv.engine.order import rank
 from paxkv.engine.preemption import Preemption
 from paxkv.engine.searches import Regrouping
 from paxkv.engine.sequence import Sequence
-from paxkv.memory import Admission, BlockManager
+from paxkv.memory import Admission, BlockManager, HashChain
 
 
 class Queues:
@@ -82,17 +82,30 @@ class Queues:
         if sequence.origin is not None:
             return self._join(sequence, first_chunk)
         request = sequence.request
-        if sequence.chain is None:
-            sequence.chain = self._memory.chain(salt=request.cache_salt)
         return self._memory.admit(
             sequence.token_ids,
-            chain=sequence.chain,
+            chain=self._chain_of(sequence),
             first_chunk=first_chunk,
             headroom=headroom,
             use_cache=request.reads_cache,
             publish=request.leaves_cache,
             resumed=sequence.num_resumed > 0,
         )
+
+    def pages_wanted(self, sequence: Sequence) -> int:
+        """Free pages it takes to compute all it has; at most so many if it comes back."""
+        if sequence.swapped is not None or sequence.origin is not None:
+            return -(-len(sequence.token_ids) // self._memory.block_size)
+        return self._memory.blocks_to_admit(
+            sequence.token_ids,
+            chain=self._chain_of(sequence),
+            use_cache=sequence.request.reads_cache,
+        )
+
+    def _chain_of(self, sequence: Sequence) -> HashChain:
+        if sequence.chain is None:
+            sequence.chain = self._memory.chain(salt=sequence.request.cache_salt)
+        return sequence.chain
 
     def _join(self, sequence: Sequence, most: int) -> Admission | None:
         """A row beside the one it shares blocks with, and slots for at most `most` tokens more."""

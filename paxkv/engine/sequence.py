@@ -27,6 +27,7 @@ class Sequence:
         row: of the block table and every other per-sequence array, None while not running.
         swapped: its pages in host memory, None while not there.
         drawn: whether this is a beam whose candidates are known, and that waits for the others'.
+        displaced_at: tokens it had when one of higher priority last took its place, or -1.
         origin: of a preempted beam: another one and the number of leading blocks they share.
     """
 
@@ -34,6 +35,7 @@ class Sequence:
         "chain",
         "cumulative_logprob",
         "decision",
+        "displaced_at",
         "drawn",
         "grammar",
         "in_flight",
@@ -62,6 +64,7 @@ class Sequence:
         self.drawn = False
         self.origin: tuple[Sequence, int] | None = None
         self.decision: StopDecision | None = None
+        self.displaced_at = -1
         self.grammar = None if request.grammar is None else request.grammar.copy()
         self.cumulative_logprob = 0.0
         self.logprobs: list[TokenLogprobs] | None = None
@@ -104,6 +107,7 @@ class Sequence:
         """A sibling that has computed what this one has."""
         sequence = Sequence(self.request, index, list(self.token_ids))
         sequence.num_computed = self.num_computed
+        sequence.displaced_at = self.displaced_at
         sequence.grammar = None if self.grammar is None else self.grammar.copy()
         self.request.sequences.append(sequence)
         return sequence
