@@ -20,6 +20,7 @@ class Policy:
     waiting that are worth one level of priority, None for never. length_aware: shorter ones first
     among `max_num_seqs` arrivals in a row. partial_prefills, long_partial_prefills: prompts that
     share a step's budget; those with more than long_prefill_tokens left are long, 0 for none.
+    priority_preemption: a waiting request may take the place of running ones of lower priority.
     """
 
     delay_factor: float = 0.0
@@ -28,6 +29,7 @@ class Policy:
     partial_prefills: int = 1
     long_partial_prefills: int = 1
     long_prefill_tokens: int = 0
+    priority_preemption: bool = False
 
     @classmethod
     def of(cls, options: EngineConfig, max_model_len: int) -> Policy:
@@ -49,6 +51,11 @@ class Policy:
                 f"long_prefill_token_threshold={threshold} must be at most "
                 f"max_model_len={max_model_len}"
             )
+        if options.priority_preemption and options.allocation == "contiguous":
+            raise ValueError(
+                "priority_preemption=True needs allocation='paged': contiguous reservations are "
+                "kept to the end"
+            )
         return cls(
             delay_factor=float(options.scheduler_delay_factor),
             aging_steps=options.priority_aging_steps,
@@ -57,6 +64,7 @@ class Policy:
             long_partial_prefills=long,
             long_prefill_tokens=threshold
             or (int(max_model_len * LONG_PREFILL_SHARE) if partial > 1 else 0),
+            priority_preemption=options.priority_preemption,
         )
 
 
