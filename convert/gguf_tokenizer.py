@@ -33,9 +33,13 @@ class _Vocabulary:
         tokens = self.get("tokens")
         if tokens is None:
             raise ValueError(f"{path} holds no tokenizer (tokenizer.ggml.tokens)")
-        self.tokens: list[str] = tokens
+        self.tokens: list[str] = list(tokens)
         self.ids = {token: index for index, token in enumerate(tokens)}
-        self.types: list[int] = self.get("token_type") or [TokenType.NORMAL] * len(tokens)
+        self.types: list[int] = list(self.get("token_type") or [TokenType.NORMAL] * len(tokens))
+        # Converters fill the vocabulary up to the embedding's rows.
+        while self.types and self.types[-1] == TokenType.UNUSED:
+            self.ids.pop(self.tokens.pop(), None)
+            self.types.pop()
 
     def get(self, key: str, default: Any = None) -> Any:
         return self._metadata.get(f"tokenizer.ggml.{key}", default)

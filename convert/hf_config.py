@@ -24,7 +24,7 @@ _OPTIONAL = (
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; ValueError naming the file if it is not one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ValueError(f"{path} is missing") from None
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,9 @@ def chat_templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
     if isinstance(legacy, str):
         templates["default"] = legacy
     if (path / "chat_template.jinja").is_file():
-        templates["default"] = (path / "chat_template.jinja").read_text(encoding="utf-8")
+        templates["default"] = (path / "chat_template.jinja").read_text(encoding="utf-8-sig")
     for file in sorted((path / "additional_chat_templates").glob("*.jinja")):
-        templates[file.stem] = file.read_text(encoding="utf-8")
+        templates[file.stem] = file.read_text(encoding="utf-8-sig")
     return templates
 
 
@@ -88,7 +89,7 @@ def hf_tokenizer(path: Path) -> Tokenizer:
             "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
         )
     try:
-        backend = tokenizers.Tokenizer.from_file(str(file))
+        backend = tokenizers.Tokenizer.from_buffer(file.read_bytes().removeprefix(BOM_UTF8))
     except Exception as error:
         raise ValueError(f"{file} cannot be read: {error}") from None
     backend.no_truncation()

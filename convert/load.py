@@ -61,9 +61,12 @@ def load_params(
     dtype: Any = "float32",
     put: Callable[[np.ndarray], Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    vocab_size: int | None = None,
 ) -> dict[str, Any]:
     """The parameters `describe(checkpoint.config)` describes, each passed through `put`.
 
+    vocab_size: tokens there are, if fewer than the checkpoint has rows for: embedding and head end
+    there, so that padding can neither be read nor sampled.
     dtype: the type of every array. put: makes a device array of a host array which nobody changes
     afterwards; `jax.device_put` by default. progress: called with (bytes done, bytes in all).
     Host memory holds one array at a time besides what `put` keeps; the largest arrays go first, so
@@ -81,7 +84,8 @@ def load_params(
     total = sum(math.prod(spec.shape) for _, spec in leaves) * kind.itemsize
     done = 0
     for path, spec in leaves:
-        array = put(_assemble(checkpoint, spec, kind))
+        host = _assemble(checkpoint, spec, kind)
+        array = put(host[:vocab_size] if spec.axes[0] == "vocab" else host)
         if hasattr(array, "block_until_ready"):
             array.block_until_ready()
         set_leaf(tree, path, array)

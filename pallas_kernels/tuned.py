@@ -96,7 +96,7 @@ def _entries(path: Path, changed: int) -> dict[str, dict[str, dict[str, int]]]:
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     """Entries as they stand in the file; none, and a warning, if it is stale or broken."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(path.read_bytes())
         if held["format"] != FORMAT or held["jax"] != jax.__version__:
             _log.warning(
                 "%s is of jax %s, format %s; ignored on jax %s: run paxkv bench kernel --autotune",

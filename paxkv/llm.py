@@ -27,7 +27,7 @@ class LLM:
     Args:
         model: a known name ("smollm2-135m"), a hub id, a Hugging Face directory or a .gguf file.
         tokenizer: a directory or file to take the tokenizer from instead.
-        skip_tokenizer_init: work on token ids alone.
+        skip_tokenizer_init: work on token ids alone, all that the configuration's vocabulary has.
         engine_args: fields of `EngineConfig`.
 
     Raises:
@@ -53,25 +53,29 @@ class LLM:
         from paxkv.models.weights import abstract_params
 
         checkpoint = open_checkpoint(model, revision=options.revision)
-        self.model_config = checkpoint.config
+        config = checkpoint.config
         self._tokenizer = None
         if not skip_tokenizer_init:
             source = open_checkpoint(tokenizer) if tokenizer is not None else checkpoint
             self._tokenizer = source.tokenizer()
+            # Rows beyond the tokenizer's are padding: not loaded, they cannot be sampled.
+            known = min(config.vocab_size, self._tokenizer.vocab_size)
+            config = replace(config, vocab_size=known)
+        self.model_config = config
         dtype = resolve_dtype(options.dtype, _auto_dtype())
-        options.resolve(checkpoint.config)  # raises before weights are read
-        shapes = abstract_params(checkpoint.config, dtype)
-        load = partial(load_params, checkpoint, dtype)
+        options.resolve(config)  # raises before weights are read
+        shapes = abstract_params(config, dtype)
+        load = partial(load_params, checkpoint, dtype, vocab_size=config.vocab_size)
         with (
             bar("Loading weights", "B") as loading,
             bar("Compiling", " programs") as compiling,
             Weights.reading(shapes, load, loading) as weights,
         ):
-            self.engine = build_engine(weights, checkpoint.config, options, compiling)
+            self.engine = build_engine(weights, config, options, compiling)
         from paxkv.engine.input_processor import InputProcessor
         from paxkv.engine.locking import EngineLock
 
-        self.input_processor = InputProcessor(self.engine, checkpoint.config, self._tokenizer)
+        self.input_processor = InputProcessor(self.engine, config, self._tokenizer)
         self._lock = EngineLock(self.engine)
 
     # Generating

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from paxkv.text.text_file import text_lines
+
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Where each value stands, for errors, and the value; blank lines are skipped.
 
-    Raises ValueError, naming the line, for one that is not JSON.
+    Raises ValueError, naming the line, for one that is not JSON, and for bytes that are no text.
     """
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text_lines(path), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"

@@ -33,10 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     source, target = Path(args.input_file), Path(args.output_file)
-    if not source.is_file():
-        raise ValueError(f"input_file={str(source)!r} is not a file")
-    if not target.parent.is_dir():
-        raise ValueError(f"output_file={str(target)!r} is in no folder that exists")
+    from paxkv.server.batch_file import check_files
+
+    check_files(source, target, resume=args.resume)  # what cannot be is said before loading
     from paxkv.llm import LLM
     from paxkv.server.batch import run_batch
 

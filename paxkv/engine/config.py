@@ -56,6 +56,9 @@ class EngineConfig:
         max_model_len. Of effect where prompts share a step.
     priority_aging_steps: a waiting request's priority rises by one every so many steps; by
         default never.
+    priority_preemption: a waiting request preempts running ones of strictly lower priority, the
+        lowest first, if that gives it the slots or pages it lacks; the same one not again before
+        it has sampled another token. Off, it waits until others end.
     length_aware: start requests that can only be short (prompt and max_tokens) first, among
         max_num_seqs arrivals in a row.
     enable_chunked_prefill: split prompts over steps; without it a prompt is computed whole.
@@ -93,6 +96,7 @@ class EngineConfig:
     max_long_partial_prefills: int = 1
     long_prefill_token_threshold: int = 0
     priority_aging_steps: int | None = None
+    priority_preemption: bool = False
     length_aware: bool = False
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
@@ -154,6 +158,7 @@ class EngineConfig:
         if self.allocation not in ("paged", "contiguous"):
             raise ValueError(f"allocation={self.allocation!r} must be one of paged, contiguous")
         for name in (
+            "priority_preemption",
             "length_aware",
             "enable_chunked_prefill",
             "enable_prefix_caching",
@@ -243,6 +248,11 @@ class ResolvedConfig(EngineConfig):
             raise ValueError(
                 f"max_long_partial_prefills={long} must be at most "
                 f"max_num_partial_prefills={partial}"
+            )
+        if self.priority_preemption and not self.shares_pages:
+            raise ValueError(
+                "priority_preemption=True needs allocation='paged': contiguous reservations are "
+                "kept to the end"
             )
         if self.long_prefill_token_threshold > longest:
             raise ValueError(

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from paxkv.engine.beam.request import BeamRequest
+from paxkv.engine.context_length import ContextLengthExceeded
 from paxkv.engine.embedding import EmbeddingRequest, PoolingParams
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
@@ -165,7 +166,7 @@ class InputProcessor:
             return None, self._ids(prompt)
         if self._tokenizer is None:
             raise ValueError("prompt is text, but this engine has no tokenizer; pass token ids")
-        return text, self._check_length(self._tokenizer.encode(text))
+        return text, self._check_known(self._check_length(self._tokenizer.encode(text)))
 
     def _ids(self, ids: Any) -> list[int]:
         if hasattr(ids, "tolist"):  # an array, of whichever library
@@ -184,20 +185,31 @@ class InputProcessor:
                 )
         return self._check_length(checked)
 
+    def _check_known(self, ids: list[int]) -> list[int]:
+        """Ids of a text: a tokenizer may have tokens that were added and never trained."""
+        if max(ids) >= self._model.vocab_size:
+            raise ValueError(
+                f"the prompt has token {max(ids)}; the model has embeddings for "
+                f"{self._model.vocab_size} tokens (ids from 0 to {self._model.vocab_size - 1})"
+            )
+        return ids
+
     def _check_length(self, ids: list[int]) -> list[int]:
         config = self._config
         if not ids:
             raise ValueError("the prompt is empty; it must have at least 1 token")
         if len(ids) >= config.max_model_len:
-            raise ValueError(
+            raise ContextLengthExceeded(
+                config.max_model_len,
                 f"the prompt has {len(ids)} tokens; it must leave room for one more within "
-                f"max_model_len={config.max_model_len}"
+                f"max_model_len={config.max_model_len}",
             )
         if len(ids) > config.max_prompt_len:
-            raise ValueError(
-                f"the prompt has {len(ids)} tokens; the whole cache holds "
-                f"{config.num_gpu_blocks * config.block_size} ({config.num_gpu_blocks} blocks of "
-                f"{config.block_size})"
+            held = config.num_gpu_blocks * config.block_size
+            raise ContextLengthExceeded(
+                held,
+                f"the prompt has {len(ids)} tokens; the whole cache holds {held} "
+                f"({config.num_gpu_blocks} blocks of {config.block_size})",
             )
         return ids
 
@@ -233,7 +245,7 @@ class InputProcessor:
         found = set(self._model.eos_token_ids)
         if self._tokenizer is not None and self._tokenizer.eos_token_id is not None:
             found.add(self._tokenizer.eos_token_id)
-        return frozenset(found)
+        return frozenset(token for token in found if token < self._model.vocab_size)
 
     def _rules(self, params: SamplingParams, max_tokens: int) -> StopRules:
         if params.stop and (self._tokenizer is None or not params.detokenize):

@@ -12,7 +12,7 @@ import numpy as np
 
 from paxkv.engine.sequence import Sequence
 from paxkv.outputs import RequestOutput, TokenLogprobs
-from paxkv.sampling.allowed_tokens import AllowedTokens
+from paxkv.sampling.allowed_tokens import AllowedTokens, token_bits
 from paxkv.sampling.prng import split_seed
 from paxkv.sampling.sampler import RowSettings, row_settings
 from paxkv.sampling.sampling_params import SamplingParams
@@ -83,6 +83,11 @@ class Request:
         floats = np.array([temperature, top_p, min_p], np.float32).view(np.int32).tolist()
         key = split_seed(self.seed).view(np.int32).tolist()
         return np.array([floats[0], top_k, *floats[1:], *key], np.int32)
+
+    @cached_property
+    def end_bits(self) -> np.ndarray:
+        """Bits uint32 `[ceil(V / 32)]` of the tokens that end an answer."""
+        return token_bits(self.rules.end_ids, self.vocab_size)
 
     @cached_property
     def num_prompt(self) -> int:

@@ -27,12 +27,14 @@ class Sequence:
         row: of the block table and every other per-sequence array, None while not running.
         swapped: its pages in host memory, None while not there.
         sampled: whether this is a beam whose candidates are known, and that waits for the others'.
+        displaced_at: tokens it had when one of higher priority last took its place, or -1.
         shared_prefix: of a preempted beam: another one and the number of leading blocks they share.
     """
 
     __slots__ = (
         "chain",
         "cumulative_logprob",
+        "displaced_at",
         "finish",
         "grammar",
         "in_flight",
@@ -62,6 +64,7 @@ class Sequence:
         self.sampled = False
         self.shared_prefix: tuple[Sequence, int] | None = None
         self.finish: Finish | None = None
+        self.displaced_at = -1
         self.grammar = None if request.grammar is None else request.grammar.copy()
         self.cumulative_logprob = 0.0
         self.logprobs: list[TokenLogprobs] | None = None
@@ -104,6 +107,7 @@ class Sequence:
         """A sibling that has computed what this one has."""
         sequence = Sequence(self.request, index, list(self.token_ids))
         sequence.num_computed = self.num_computed
+        sequence.displaced_at = self.displaced_at
         sequence.grammar = None if self.grammar is None else self.grammar.copy()
         self.request.sequences.append(sequence)
         return sequence
@@ -122,7 +126,7 @@ class Sequence:
             return np.zeros(-(-self.request.vocab_size // 32), np.uint32)
         if self.grammar is None:
             return bits
-        following = self.grammar.allowed()
+        following = self.grammar.allowed(self.request.end_bits)
         return following if bits is None else following & bits
 
     def accept(self, token: int) -> None:

@@ -137,12 +137,8 @@ class BlockManager(MemoryView):
             chain = self.chain(salt=salt, adapter=adapter)
         elif salt is not None or adapter is not None:
             raise ValueError("salt and adapter belong to the chain when one is given")
-        elif chain.weights_version != self._weights_version:
-            chain.rebase(self._weights_version)
         looks_up = use_cache and self.caching
-        matched = np.zeros(0, np.int32)
-        if looks_up:
-            matched = self._row_hashes.match(chain, token_ids)
+        matched = self._matched(chain, token_ids, looks_up)
         cached = len(matched) * self.block_size
         granted = total if first_chunk is None else min(total, cached + first_chunk)
         missing = -(-granted // self.block_size) - len(matched)
@@ -157,6 +153,20 @@ class BlockManager(MemoryView):
         if looks_up:
             self._state.count_lookup(total, cached, resumed=resumed)
         return Allocation(row, cached, granted - cached)
+
+    def blocks_to_admit(
+        self, token_ids: TokenIds, *, chain: HashChain | None = None, use_cache: bool = True
+    ) -> int:
+        """Free pages that `allocate` takes for all `token_ids`; cached ones nobody uses are free."""
+        looks_up = use_cache and self.caching
+        matched = self._matched(chain or self.chain(), token_ids, looks_up)
+        pinned = self.num_free_blocks - self._pool.room_beside(matched)
+        return -(-len(token_ids) // self.block_size) - len(matched) + pinned
+
+    def _matched(self, chain: HashChain, token_ids: TokenIds, looks_up: bool) -> Int32Array:
+        if chain.weights_version != self._weights_version:
+            chain.rebase(self._weights_version)
+        return self._row_hashes.match(chain, token_ids) if looks_up else np.zeros(0, np.int32)
 
     # Growth
 

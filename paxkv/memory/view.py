@@ -93,6 +93,11 @@ class MemoryView:
         """The pages of `rows` one row after another, and the column each stands in."""
         return self._tables.flat(np.asarray(rows, np.int32))
 
+    def blocks_freed(self, rows: Rows) -> int:
+        """Pages that become free when `rows` end together: those that no other row holds."""
+        pages, inside = np.unique(self.flat_pages(rows)[0], return_counts=True)
+        return int(np.count_nonzero(self.references[pages] == inside))
+
     # Proof
 
     def stats(self) -> MemoryStats:

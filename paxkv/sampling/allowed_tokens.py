@@ -30,6 +30,15 @@ def bad_word_sequences(
     return list(sequences)
 
 
+def token_bits(token_ids: Collection[int], vocab_size: int) -> np.ndarray:
+    """Bits uint32 [ceil(V / 32)] of these tokens, not to be written to; ids beyond V have none."""
+    chosen = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
+    chosen[[token for token in token_ids if token < vocab_size]] = True
+    words = np.packbits(chosen, bitorder="little").view("<u4").astype(np.uint32)
+    words.flags.writeable = False
+    return words
+
+
 class AllowedTokens:
     """The ban list of one request; stateless, so that all its children share it.
 

@@ -18,7 +18,7 @@ from paxkv.sampling.logprobs import (
     top_logprobs,
 )
 from paxkv.sampling.prng import row_keys, uniforms
-from paxkv.sampling.sampling_params import SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams, on_device
 from paxkv.sampling.token_counts import TokenCounts
 from paxkv.sampling.top_k import BLOCK, in_blocks, kth_threshold, padded_to_blocks
 
@@ -54,7 +54,9 @@ def row_settings(params: SamplingParams, vocab_size: int) -> RowSettings:
     if params.greedy:
         return RowSettings(0.0, 0, 1.0, 0.0)
     top_k = params.top_k if 0 < params.top_k < vocab_size else 0
-    return RowSettings(params.temperature, top_k, params.top_p, params.min_p)
+    return RowSettings(
+        on_device(params.temperature), top_k, on_device(params.top_p), on_device(params.min_p)
+    )
 
 
 def no_rows(rows: int) -> SamplingRows:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from paxkv import validation as checks
 from paxkv.sampling.structured_outputs import StructuredOutputsParams
 
@@ -198,7 +200,8 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """Whether every token is the most likely one, so that nothing is sampled."""
-        return self.temperature < GREEDY_BELOW or self.top_k == 1 or self.top_p == 0.0
+        cold = on_device(self.temperature) < on_device(GREEDY_BELOW)
+        return cold or self.top_k == 1 or on_device(self.top_p) == 0.0
 
     @cached_property
     def children(self) -> int:
@@ -208,10 +211,19 @@ class SamplingParams:
     @cached_property
     def has_penalty(self) -> bool:
         return (
-            self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-            or self.repetition_penalty != 1.0
+            on_device(self.presence_penalty) != 0.0
+            or on_device(self.frequency_penalty) != 0.0
+            or on_device(self.repetition_penalty) != 1.0
         )
+
+
+def on_device(value: float) -> float:
+    """`value` as the device reads it: in float32, subnormal numbers as zero.
+
+    The host compares with thresholds only after this, so that both sides decide alike.
+    """
+    rounded = np.float32(value)
+    return 0.0 if abs(rounded) < np.finfo(np.float32).tiny else float(rounded)
 
 
 def _penalty(name: str, value: object) -> float:

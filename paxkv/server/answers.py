@@ -54,7 +54,7 @@ async def answer(
     try:
         if body.stream:
             await unless_gone(http.receive, call.start())
-            return EventStream(call, form, usage=body.wants_usage_chunk)
+            return EventStream(call, chunks(call, form, usage=body.wants_usage_chunk))
         requests = await unless_gone(http.receive, call.finish())
         content = await service.work(lambda: to_json(form.whole([r.output() for r in requests])))
     except BaseException:
@@ -96,16 +96,15 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events of a call, `[DONE]` at the end."""
+    """Server-sent events of a call, which is closed at their end or when the client goes."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, call: PendingRequest, form: Format, *, usage: bool) -> None:
+    def __init__(self, call: PendingRequest, events: AsyncIterator[bytes]) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._call = call
-        self._form = form
-        self._usage = usage
+        self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientGone), closing(self._call):
@@ -113,22 +112,23 @@ class EventStream(Response):
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for event in self._events():
+        async for event in self._events:
             await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _events(self) -> AsyncIterator[bytes]:
-        form = self._form
-        try:
-            async for pieces in self._call.pieces():
-                chunks = [chunk for piece in pieces for chunk in form.chunks(piece)]
-                if chunks:
-                    yield b"".join(map(event, chunks))
-            if self._usage:
-                yield event(form.usage_chunk())
-        except ApiError as error:
-            yield b"data: " + error.json().encode() + b"\n\n"
-        yield b"data: [DONE]\n\n"
+
+async def chunks(call: PendingRequest, form: Format, *, usage: bool) -> AsyncIterator[bytes]:
+    """The events of a call's chunks, `[DONE]` at the end."""
+    try:
+        async for pieces in call.pieces():
+            new = [chunk for piece in pieces for chunk in form.chunks(piece)]
+            if new:
+                yield b"".join(map(event, new))
+        if usage:
+            yield event(form.usage_chunk())
+    except ApiError as error:
+        yield b"data: " + error.json().encode() + b"\n\n"
+    yield b"data: [DONE]\n\n"
 
 
 def event(value: dict[str, Any]) -> bytes:

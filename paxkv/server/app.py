@@ -24,6 +24,7 @@ from paxkv.server.middleware.backlog import Backlog
 from paxkv.server.middleware.body_limit import BodyLimit
 from paxkv.server.middleware.fault_answer import FaultAnswer
 from paxkv.server.middleware.header_limit import HeaderLimit
+from paxkv.server.middleware.request_line import RequestLine
 from paxkv.server.middleware.request_log import RequestLog
 from paxkv.server.page import routes as page_routes
 from paxkv.server.routes import (
@@ -32,6 +33,7 @@ from paxkv.server.routes import (
     completions,
     embeddings,
     plain_generation,
+    responses,
     status,
     tokenization,
 )
@@ -42,6 +44,7 @@ ROUTERS = (
     completions,
     embeddings,
     chat,
+    responses,
     plain_generation,
     tokenization,
     status,
@@ -72,7 +75,11 @@ def build_app(
     limits = limits or RequestLimits()
     loop = EngineLoop(
         model.engine,
-        backlog=Backlog(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+        backlog=Backlog(
+            settings.max_num_queued_reqs,
+            settings.max_num_queued_tokens,
+            model.engine.config.max_num_seqs,
+        ),
         max_queue_wait=settings.max_queue_wait,
     )
     names = tuple(settings.served_model_name or (name,))
@@ -127,14 +134,15 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.allowed_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
             # OpenAI's own client sends a dozen of its own.
             allow_headers=["*"],
-            expose_headers=["X-Request-Id", "Retry-After"],
+            expose_headers=["X-Request-Id", "Retry-After", "X-Should-Retry"],
         )
     if settings.otlp_traces_endpoint is not None:
         app.add_middleware(TraceHeaders)
     app.add_middleware(HeaderLimit, max_bytes=limits.max_header_bytes)
+    app.add_middleware(RequestLine)
     app.add_middleware(FaultAnswer)
     app.add_middleware(RequestLog)
 
@@ -160,7 +168,15 @@ async def _tell_invalid(http: HttpRequest, error: Exception) -> Response:
 
 async def _tell_http(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return HttpError(error.status_code, str(error.detail), error.headers).response()
+    cause = error.__cause__
+    if isinstance(cause, RecursionError):
+        return await _tell_nested(http, cause)
+    if isinstance(cause, ValueError):  # of reading the body; FastAPI does not say which
+        return BadRequest(f"the body cannot be read: {str(cause).partition(';')[0]}").response()
+    headers = dict(error.headers or {})
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"
+    return HttpError(error.status_code, str(error.detail), headers).response()
 
 
 async def _tell_nested(http: HttpRequest, error: Exception) -> Response:

@@ -11,7 +11,15 @@ from tqdm.auto import tqdm
 
 from paxkv.server import in_process
 from paxkv.server.app import build_app
-from paxkv.server.batch_file import BatchLine, BatchResults, count_lines, read_batch
+from paxkv.server.batch_file import (
+    BatchLine,
+    BatchResults,
+    StreamedResults,
+    check_files,
+    count_lines,
+    open_results,
+    read_batch,
+)
 from paxkv.server.limits import RequestLimits
 from paxkv.server.service import Model
 from paxkv.server.settings import ServerSettings
@@ -41,10 +49,10 @@ def run_batch(
 ) -> BatchSummary:
     """Answer every line of `source`; a line that cannot be has an error in its place.
 
-    name: what the model is called in the lines. Raises ValueError if a file cannot be used.
+    name: what the model is called in the lines. Raises ValueError if a file cannot be used, and
+    OutputError if a result cannot be written.
     """
-    if not source.is_file():
-        raise ValueError(f"input_file={str(source)!r} is not a file")
+    output = check_files(source, target, resume=resume)
     settings = ServerSettings(
         max_num_queued_reqs=UNLIMITED,
         max_num_queued_tokens=UNLIMITED,
@@ -58,9 +66,12 @@ def run_batch(
         max_waiting_grammars=UNLIMITED,
     )
     app = build_app(model, settings, limits, name=name)
-    results = BatchResults(target, resume=resume)
+    results = open_results(output)
     try:
         summary = asyncio.run(_run(app, model, source, results, progress))
+    except BaseExceptionGroup as group:
+        results.abandon()
+        raise _first(group) from None
     except BaseException:
         results.abandon()
         raise
@@ -68,8 +79,18 @@ def run_batch(
     return summary
 
 
+def _first(group: BaseExceptionGroup) -> BaseException:
+    """The error that ended the others."""
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
 async def _run(
-    app: FastAPI, model: Model, source: Path, results: BatchResults, progress: bool
+    app: FastAPI,
+    model: Model,
+    source: Path,
+    results: BatchResults | StreamedResults,
+    progress: bool,
 ) -> BatchSummary:
     room = asyncio.Semaphore(LINES_PER_ROW * model.engine.config.max_num_seqs)
     summary = BatchSummary()
@@ -87,6 +108,7 @@ async def _run(
 
         async with app.router.lifespan_context(app), asyncio.TaskGroup() as group:
             for line in read_batch(source):
+                results.expect(line)
                 if results.has(line):
                     summary.resumed += 1
                     summary.failed += results.has_failed(line)

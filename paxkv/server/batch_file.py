@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from paxkv.output_file import OutputError, OutputFile
+from paxkv.text.text_file import text_lines
 
 URLS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")
 
@@ -83,45 +87,70 @@ def _complaint(found: dict[str, Any]) -> str | None:
 
 def read_batch(path: Path) -> Iterator[BatchLine]:
     """The requests of a file; blank lines are none."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, text in enumerate(file, start=1):
-            if text.strip():
-                yield BatchLine.parse(number, text.strip())
+    for number, text in enumerate(text_lines(path, errors="replace"), start=1):
+        if text.strip():
+            yield BatchLine.parse(number, text.strip())
 
 
 def count_lines(path: Path) -> int:
     """How many `read_batch` gives."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return sum(1 for text in file if text.strip())
+    return sum(1 for text in text_lines(path, errors="replace") if text.strip())
+
+
+def check_files(source: Path, target: Path, *, resume: bool) -> OutputFile:
+    """The output file of a run, if the run can use both. Raises ValueError if it cannot."""
+    if not source.is_file():
+        raise ValueError(f"input_file={str(source)!r} is not a file")
+    try:
+        output = OutputFile(target)
+    except ValueError as error:
+        raise ValueError(f"output_file={error}") from None
+    partial = partial_path(output)
+    if output.same_as(source) or (partial.exists() and partial.samefile(source)):
+        raise ValueError(
+            f"input_file={str(source)!r} would be overwritten: output_file={str(target)!r} or its "
+            f".partial is the same file"
+        )
+    if output.is_stream:
+        if resume:
+            raise ValueError(f"output_file={str(target)!r} is no regular file: nothing to resume")
+    elif partial.exists() and not resume:
+        raise ValueError(
+            f"{partial} holds results of a run that did not end: go on with --resume, or delete it"
+        )
+    return output
+
+
+def partial_path(output: OutputFile) -> Path:
+    """Where results are kept until all are there."""
+    return output.target.with_name(output.target.name + ".partial")
 
 
 class BatchResults:
     """Results in the order of their lines, each on disk as soon as it is there.
 
-    Until all are there they are in `PATH.partial`, in the order they came in; `close` writes
-    PATH at once and whole. With `resume`, results of an earlier run are taken from there.
-    Raises ValueError if there is such a file and it is not to be used.
+    Until all are there they are in `TARGET.partial`, in the order they came in; `close` writes
+    the output file at once and whole. Results of an earlier run are taken from there. Raises
+    OutputError, which leaves what is there for a later run.
     """
 
-    def __init__(self, path: Path, *, resume: bool) -> None:
-        self._path = path
-        self._partial = path.with_name(path.name + ".partial")
+    def __init__(self, output: OutputFile) -> None:
+        self._output = output
+        self._partial = partial_path(output)
         self._results: dict[int, str] = {}
         self._digests: dict[int, str] = {}
         if self._partial.exists():
-            if not resume:
-                raise ValueError(
-                    f"{self._partial} holds results of a run that did not end: go on with "
-                    "--resume, or delete it"
-                )
             self._load()
-        with self._partial.open("w", encoding="utf-8") as file:
-            for number, text in self._results.items():
-                file.write(self._entry(number, self._digests[number], text))
-        self._file = self._partial.open("a", encoding="utf-8")
+            entries = (self._entry(line, self._digests[line], self._results[line])
+                       for line in self._results)  # fmt: skip
+            OutputFile(self._partial).write_text("".join(entries))
+        try:
+            self._file = self._partial.open("a", encoding="utf-8")
+        except OSError as error:
+            raise OutputError.of(error, self._partial) from None
 
     def _load(self) -> None:
-        for text in self._partial.read_text(encoding="utf-8", errors="replace").splitlines():
+        for text in text_lines(self._partial, errors="replace"):
             try:
                 entry = json.loads(text)
                 self._results[entry["line"]] = json.dumps(entry["result"])
@@ -142,27 +171,81 @@ class BatchResults:
         response = json.loads(self._results[line.number])["response"]
         return response is None or response["status_code"] != 200
 
+    def expect(self, line: BatchLine) -> None:
+        """The next line to be answered; results are put in order when all are there."""
+
     def add(self, line: BatchLine, result: dict[str, Any], *, final: bool = True) -> None:
         """Keep a result; one that is not final is made again on resuming."""
         text = json.dumps(result)
         self._results[line.number] = text
         self._digests[line.number] = line.digest
         if final:
-            self._file.write(self._entry(line.number, line.digest, text))
-            self._file.flush()
+            try:
+                self._file.write(self._entry(line.number, line.digest, text))
+                self._file.flush()
+            except OSError as error:
+                raise OutputError.of(error, self._partial) from None
 
     def close(self) -> None:
         """All results are there: write the file, and forget the partial one."""
-        self._file.close()
-        new = self._path.with_name(self._path.name + ".new")
-        with new.open("w", encoding="utf-8") as file:
-            for number in sorted(self._results):
-                file.write(self._results[number] + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, self._path)
+        self.abandon()
+        lines = (self._results[number] + "\n" for number in sorted(self._results))
+        self._output.write_text("".join(lines))
         self._partial.unlink()
 
     def abandon(self) -> None:
         """Leave what is there for a later run."""
-        self._file.close()
+        with suppress(OSError):  # every result was flushed, or told as lost, when it came
+            self._file.close()
+
+
+class StreamedResults:
+    """Results for a pipe or a device, each as soon as it and those of all lines before are there.
+
+    Raises OutputError where they cannot be written.
+    """
+
+    def __init__(self, output: OutputFile) -> None:
+        self._path = output.path
+        self._expected: deque[int] = deque()
+        self._results: dict[int, str] = {}
+        try:
+            self._file = self._path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise OutputError.of(error, self._path) from None
+
+    def has(self, line: BatchLine) -> bool:
+        """Nothing is kept from an earlier run."""
+        return False
+
+    def has_failed(self, line: BatchLine) -> bool:
+        """Of no line, as there is none `has` is true of."""
+        return False
+
+    def expect(self, line: BatchLine) -> None:
+        """The next line to be answered; its result comes after those of the lines before."""
+        self._expected.append(line.number)
+
+    def add(self, line: BatchLine, result: dict[str, Any], *, final: bool = True) -> None:
+        """Write a result and those that waited for it, or let it wait for one before it."""
+        self._results[line.number] = json.dumps(result)
+        try:
+            while self._expected and self._expected[0] in self._results:
+                self._file.write(self._results.pop(self._expected.popleft()) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise OutputError.of(error, self._path) from None
+
+    def close(self) -> None:
+        """All results have been written."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End the stream where it stands."""
+        with suppress(OSError):  # every result was flushed, or told as lost, when it came
+            self._file.close()
+
+
+def open_results(output: OutputFile) -> BatchResults | StreamedResults:
+    """Where the results for `output` go until all are there."""
+    return StreamedResults(output) if output.is_stream else BatchResults(output)

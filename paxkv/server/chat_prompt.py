@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from paxkv.server.errors import BadRequest
+from paxkv.server.errors import BadRequest, bad_request
 from paxkv.server.service import Service
 from paxkv.server.truncation import Truncation
-from paxkv.text.chat import joined_text
+from paxkv.text.messages import joined_text
 from paxkv.text.tokenizer import Tokenizer
 from paxkv.validation import shown
 
@@ -86,7 +85,7 @@ def conversation_ids(
             )
     try:
         text = tokenizer.render_chat(
-            [_with_arguments(message) for message in messages],
+            messages,
             not continue_final_message if add_generation_prompt is None else add_generation_prompt,
             tools,
             continue_final_message=continue_final_message,
@@ -94,14 +93,10 @@ def conversation_ids(
         )
         if truncation is not None:
             return truncation.text(tokenizer, text, add_special_tokens=False)
-        if len(text) > service.longest_text:
-            raise ValueError(
-                f"messages have {len(text)} characters; more than {service.longest_text} do not "
-                f"fit within max_model_len={service.max_model_len}"
-            )
+        service.check_text(text, "messages")
         return tokenizer.encode(text, add_special_tokens=False)
     except ValueError as error:
-        raise BadRequest(str(error), param="messages") from None
+        raise bad_request(error, param="messages") from None
 
 
 def own_words(messages: list[dict[str, Any]]) -> str:
@@ -110,32 +105,6 @@ def own_words(messages: list[dict[str, Any]]) -> str:
     if last["role"] != "assistant" or last.get("content") is None:
         return ""
     return joined_text(last["content"], len(messages) - 1)
-
-
-def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose tool calls have their arguments as values, which templates expect, and
-    which has no empty list of them: templates look at whether there is one.
-    """
-    calls = message.get("tool_calls")
-    if calls == []:
-        return {name: value for name, value in message.items() if name != "tool_calls"}
-    if not isinstance(calls, list):
-        return message
-    try:
-        return {**message, "tool_calls": [_with_values(call) for call in calls]}
-    except (KeyError, TypeError, ValueError):
-        raise BadRequest(
-            "tool_calls of a message must be a list of functions with JSON arguments",
-            param="messages",
-        ) from None
-
-
-def _with_values(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    arguments = function.get("arguments") or {}
-    if isinstance(arguments, str):
-        arguments = json.loads(arguments)
-    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _check(messages: Any, most: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from paxkv.server.tools.tool_calls import CallReader, ToolCall
+from paxkv.server.tools.tool_calls import CallReader, ToolCall, Unfinished
 
 
 class ChatText:
@@ -17,6 +17,7 @@ class ChatText:
     def __init__(self, reader: CallReader | None, most_calls: int | None = None) -> None:
         self._reader = reader
         self._most_calls = most_calls
+        self._cut_off = False
         self.num_calls = 0
 
     def deltas(self, text: str, ended: bool) -> list[dict[str, Any]]:
@@ -30,6 +31,9 @@ class ChatText:
         for item in found:
             if isinstance(item, str):
                 told.append({"content": item})
+            elif isinstance(item, Unfinished):
+                self._cut_off = self._is_told
+                self.num_calls -= 1
             elif item.name is not None:
                 self.num_calls += 1
                 if self._is_told:
@@ -52,7 +56,7 @@ class ChatText:
         }
 
     def message(self, text: str) -> dict[str, Any]:
-        """A whole answer as a message."""
+        """A whole answer as a message, without a call that was cut off."""
         deltas = self.deltas(text, ended=True)
         calls: list[dict[str, Any]] = []
         for call in (call for delta in deltas for call in delta.get("tool_calls", ())):
@@ -60,8 +64,10 @@ class ChatText:
                 calls.append({name: value for name, value in call.items() if name != "index"})
             else:
                 calls[-1]["function"]["arguments"] += call["function"]["arguments"]
+        if self._cut_off:
+            calls.pop()
         content = "".join(delta.get("content", "") for delta in deltas)
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls:
-            message.update(content=content.strip() or None, tool_calls=calls)
+            message.update(content=content or None, tool_calls=calls)
         return message

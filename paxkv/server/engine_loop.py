@@ -66,6 +66,7 @@ class EngineLoop:
         self._questions: set[asyncio.Future] = set()
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._watchers: dict[str, Watcher] = {}
+        self._added: list[Request] = []
         self._running = True
         self._busy_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -131,8 +132,9 @@ class EngineLoop:
         left = [r for r in call.requests if r.request_id in call.unfinished]
         for request in call.requests:
             self._owners.pop(request.request_id, None)
+            self._waiting.discard(request.request_id)
+            self.backlog.leave(request)
         for request in left:
-            self._scheduled(request)
             for observer in self.observers:
                 observer.aborted(request)
         if left:
@@ -140,14 +142,12 @@ class EngineLoop:
         if not self.calls:
             self._idle.set()
 
-    def _scheduled(self, request: Request) -> None:
-        self._waiting.discard(request.request_id)
-        self.backlog.leave(request)
-
-    def _stepped(self, num_tokens: int, deltas: list[Deltas]) -> None:
+    def _stepped(self, num_tokens: int, deltas: list[Deltas], added: list[Request]) -> None:
+        """added: requests that were there for the first time when the step was scheduled."""
         if num_tokens:
             for observer in self.observers:
                 observer.stepped(num_tokens)
+        self.backlog.stepped([item.request for item in deltas], added)
         self._deliver(deltas)
 
     def _deliver(self, deltas: list[Deltas]) -> None:
@@ -155,7 +155,9 @@ class EngineLoop:
             call = self._owners.get(item.request.request_id)
             if call is None:
                 continue
-            self._scheduled(item.request)
+            self._waiting.discard(item.request.request_id)
+            if item.ended is not None:
+                self.backlog.leave(item.request)
             for observer in self.observers:
                 observer.advanced(item)
             call.take(item)
@@ -242,6 +244,7 @@ class EngineLoop:
     def _step(self) -> None:
         engine = self._engine
         before = engine.num_steps
+        added, self._added = self._added, []
         self._busy_since = time.monotonic()
         changed = engine.step()
         self._busy_since = None
@@ -254,8 +257,8 @@ class EngineLoop:
                 deltas.append(watcher.look(now))
                 if request.finished:
                     del self._watchers[request.request_id]
-        if deltas or num_tokens:
-            self._post(self._stepped, num_tokens, deltas)
+        if deltas or num_tokens or added:
+            self._post(self._stepped, num_tokens, deltas, added)
 
     def _add(self, call: PendingRequest) -> None:
         for request in call.requests:
@@ -268,6 +271,7 @@ class EngineLoop:
                 self._post(self._deliver, [watcher.look(time.monotonic())])
             else:
                 self._watchers[request.request_id] = watcher
+                self._added.append(request)
 
     def _abort(self, requests: list[Request]) -> None:
         for request in requests:

@@ -9,7 +9,10 @@ from typing import Any
 
 from starlette.responses import Response
 
+from paxkv.engine.context_length import ContextLengthExceeded
+
 LONGEST_MESSAGE = 500
+CONTEXT_CODE = "context_length_exceeded"  # OpenAI's, which clients shorten their prompts at
 
 
 class ApiError(Exception):
@@ -30,6 +33,8 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: int | None = None,
     ) -> None:
+        if message in ("", "None"):  # of an exception that had none
+            message = f"refused without a reason ({self.kind})"
         super().__init__(message[:LONGEST_MESSAGE])
         self.message = message[:LONGEST_MESSAGE]
         self.param = param
@@ -77,12 +82,40 @@ class NotFound(ApiError):
 
 
 class DeadlineExceeded(ApiError):
+    """A request that took longer than it may. Trying again would only take as long again, and
+    OpenAI's clients do so with every 408 that does not forbid it."""
+
+    status = 408
+    kind = "timeout_error"
+
+    def headers(self) -> dict[str, str]:
+        return {**super().headers(), "x-should-retry": "false"}
+
+
+class BodyOverdue(ApiError):
+    """A body that did not come: of a connection, not of the request."""
+
     status = 408
     kind = "timeout_error"
 
 
 class TooLarge(ApiError):
     status = 413
+
+
+class UnsupportedCoding(ApiError):
+    """A body that is compressed; what may be sent stands in Accept-Encoding (RFC 9110, 15.5.16)."""
+
+    status = 415
+
+    def __init__(self, coding: str) -> None:
+        super().__init__(
+            f"Content-Encoding {coding[:40]!r} is not supported: send the body uncompressed",
+            code="unsupported_content_encoding",
+        )
+
+    def headers(self) -> dict[str, str]:
+        return {"Accept-Encoding": "identity"}
 
 
 class HeadersTooLarge(ApiError):
@@ -126,8 +159,12 @@ class HttpError(ApiError):
         return self._headers
 
 
-def bad_request(error: ValueError, fields: Collection[str] = ()) -> BadRequest:
-    """The refusal of a value, naming the first of `fields` that its message mentions."""
+def bad_request(
+    error: ValueError, fields: Collection[str] = (), param: str | None = None
+) -> BadRequest:
+    """The refusal of a value, naming the first of `fields` in its message, or else `param`."""
     message = str(error)
     words = re.findall(r"\w+", message[:LONGEST_MESSAGE])
-    return BadRequest(message, param=next((word for word in words if word in fields), None))
+    code = CONTEXT_CODE if isinstance(error, ContextLengthExceeded) else None
+    named = next((word for word in words if word in fields), param)
+    return BadRequest(message, param=named, code=code)

@@ -31,6 +31,8 @@ class RequestLimits:
     max_stop_strings: in `stop`.
     max_stop_characters: of each of them.
     max_bad_words: in `bad_words`.
+    max_stored_bytes: of the answers of /v1/responses that are kept for later requests; beyond it
+        the least recently used go.
     """
 
     max_body_bytes: int = 4 * 1024 * 1024
@@ -50,6 +52,7 @@ class RequestLimits:
     max_stop_strings: int = 16
     max_stop_characters: int = 256
     max_bad_words: int = 256
+    max_stored_bytes: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
         for field in fields(self):

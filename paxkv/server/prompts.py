@@ -76,30 +76,27 @@ def admit(
     make: Callable[[dict[str, Any], str], R],
     prompts: list[str | list[int]],
     request_id: str,
-    longest_text: int,
+    check_text: Callable[[str], None],
     name: str = "prompt",
     cut: Callable[[str | list[int]], list[int]] | None = None,
 ) -> list[R]:
     """A request for each prompt. Raises BadRequest for the first that cannot run.
 
-    make: the request for a prompt and an id; raises ValueError. longest_text: characters; a text
-    that is longer cannot fit, and is not even tokenized. name: of the prompts' field. cut: gives
-    what is left of a prompt.
+    make: the request for a prompt and an id; raises ValueError. check_text: raises ValueError for
+    a text that cannot fit and is not even tokenized. name: of the prompts' field. cut: gives what
+    is left of a prompt.
     """
     requests = []
     for index, prompt in enumerate(prompts):
         try:
             if cut is not None:
                 prompt = cut(prompt)
-            if isinstance(prompt, str) and len(prompt) > longest_text:
-                raise ValueError(
-                    f"the prompt has {len(prompt)} characters; more than {longest_text} do not fit "
-                    "within max_model_len"
-                )
+            if isinstance(prompt, str):
+                check_text(prompt)
             form = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
             requests.append(make(form, f"{request_id}-{index}"))
         except ValueError as error:
-            named = bad_request(error, SAMPLING_FIELDS)
-            where = f"{name}[{index}]: " if len(prompts) > 1 and named.param is None else ""
-            raise BadRequest(where + str(error), param=named.param or name) from None
+            named = bad_request(error, SAMPLING_FIELDS, param=name)
+            where = f"{name}[{index}]: " if len(prompts) > 1 and named.param == name else ""
+            raise BadRequest(where + str(error), param=named.param, code=named.code) from None
     return requests

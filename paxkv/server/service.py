@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
+from paxkv.engine.context_length import ContextLengthExceeded
 from paxkv.engine.engine import Engine
 from paxkv.engine.input_processor import InputProcessor
 from paxkv.engine.request import Request
@@ -21,6 +22,7 @@ from paxkv.server.errors import BadRequest, NotFound
 from paxkv.server.grammar.queue import GrammarQueue, NotCompiled
 from paxkv.server.limits import RequestLimits
 from paxkv.server.pending_request import PendingRequest
+from paxkv.server.responses.store import ResponseStore
 from paxkv.server.schemas import GenerationBody
 from paxkv.server.settings import ServerSettings
 from paxkv.server.truncation import Truncation
@@ -60,6 +62,7 @@ class Service:
         self.settings = settings
         self.limits = limits
         self.names = names
+        self.responses = ResponseStore(limits.max_stored_bytes)
         self.created = int(time.time())
         self.max_model_len = model.engine.config.max_model_len
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
@@ -75,6 +78,18 @@ class Service:
             return 0
         vocabulary = self.tokenizer.backend.get_vocab(with_added_tokens=True)
         return self.max_model_len * max(map(len, vocabulary))
+
+    def check_text(self, text: str, name: str = "prompt") -> None:
+        """Raise ContextLengthExceeded for a text that cannot fit, before it is tokenized.
+
+        name: of the field.
+        """
+        if len(text) > self.longest_text:
+            raise ContextLengthExceeded(
+                self.max_model_len,
+                f"{name} has {len(text)} characters; more than {self.longest_text} do not fit",
+                name,
+            )
 
     def need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -110,8 +125,12 @@ class Service:
         prompt: list[str | list[int]],
         params: SamplingParams,
         request_id: str,
+        name: str = "prompt",
     ) -> list[Request]:
-        """Requests for a body's prompts; blocking. Raises NotCompiled if a grammar must be."""
+        """Requests for a body's prompts; blocking. Raises NotCompiled if a grammar must be.
+
+        name: of the field that the prompts come from.
+        """
         if body.stream and params.use_beam_search:
             raise BadRequest(
                 "use_beam_search must be false with stream=true: beams are known when all have "
@@ -132,7 +151,7 @@ class Service:
         self._need_grammar(params.structured_outputs)  # type: ignore[arg-type]
         truncation = self.truncation(body.truncate_prompt_tokens, params.max_tokens)
         cut = None if truncation is None else self.cutter(truncation)
-        return prompts.admit(make, prompt, request_id, self.longest_text, cut=cut)
+        return prompts.admit(make, prompt, request_id, self.check_text, name, cut)
 
     def _need_grammar(self, form: StructuredOutputsParams | None) -> None:
         try:

@@ -20,7 +20,8 @@ class ServerSettings:
     chat_template: used instead of the model's own; Jinja text or the path of a file.
     tool_call_parser: the form of tool calls in answers; "auto" takes the one that the chat template
         teaches.
-    max_num_queued_reqs: requests that may wait to be scheduled; beyond it the answer is 503.
+    max_num_queued_reqs: sequences (n of a request) that may wait while all slots are taken; beyond
+        it the answer is 503.
     max_num_queued_tokens: tokens of their prompts.
     max_queue_wait: seconds a request may wait to be scheduled; then the answer is 503.
     shutdown_grace: seconds that running requests get to end after SIGTERM.

@@ -15,7 +15,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace
 
-_JSON_SCALARS = (type(None), bool, int, float, str)
+from paxkv.text.messages import plain, template_messages
+from paxkv.text.text_file import read_text
+
 # No letter: templates may change the case of a text, or search it for tags.
 END_OF_CONTENT = "\ue000\ue001\ue000"
 NO_TEMPLATE = (
@@ -72,26 +74,6 @@ def _refuse_private(name: str) -> None:
         raise SecurityError(f"chat templates cannot store {name!r} in a namespace")
 
 
-def _plain(value: Any) -> Any:
-    """`value` rebuilt from JSON types, so that a template never holds an object with methods."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value if type(value) in _JSON_SCALARS else _scalar(value)
-    if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if callable(getattr(value, "model_dump", None)):
-        return _plain(value.model_dump())
-    return f"<{type(value).__name__}>"
-
-
-def _scalar(value: Any) -> Any:
-    for kind in (str, int, float):
-        if isinstance(value, kind):
-            return kind(value) if kind is not str else str.__str__(value)
-    return None
-
-
 @lru_cache(maxsize=16)
 def _compile(source: str) -> Any:
     environment = ImmutableSandboxedEnvironment(
@@ -120,50 +102,21 @@ def load_template(template: str | Path) -> str:
             raise ValueError(
                 f"chat_template={text[:200]!r} is neither template text (no '{{') nor a file"
             )
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     _compile(text)
     return text
 
 
-def joined_text(content: Any, index: int) -> Any:
-    """Message content as one string; lists of `{"type": "text", "text": …}` are concatenated."""
-    if not isinstance(content, (list, tuple)):
-        return content
-    texts = []
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        else:
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise ValueError(
-                f"messages[{index}]: content part {kind!r} is not supported, only text"
-            )
-    return "\n".join(texts)
+def _opened(messages: list[dict[str, Any]], content: Any) -> list[dict[str, Any]]:
+    """The messages with a mark where the last one's content ends.
 
-
-def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
-        raise ValueError("messages must be a list of {'role': …, 'content': …} objects")
-    if not messages:
-        raise ValueError("messages is empty; at least one message is needed")
-    plain = []
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise ValueError(f"messages[{index}] must be an object with a 'role' string")
-        fields = {key: _plain(value) for key, value in message.items() if value is not None}
-        if "content" in fields:
-            fields["content"] = joined_text(fields["content"], index)
-        plain.append(fields)
-    return plain
-
-
-def _opened(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with a mark where the last one's content ends."""
+    content: of the last one, as it came.
+    """
     *before, last = messages
-    if not isinstance(last.get("content"), str):
+    if content is None or not isinstance(last["content"], str):
         raise ValueError(f"messages[{len(before)}] cannot be continued: its content must be text")
+    if "tool_calls" in last:
+        raise ValueError(f"messages[{len(before)}] cannot be continued: its tool_calls end it")
     return [*before, {**last, "content": last["content"] + END_OF_CONTENT}]
 
 
@@ -186,25 +139,27 @@ def render_chat(
     """The prompt text of a conversation.
 
     continue_final_message: it ends where the content of the last message does. variables: further
-    names the template may use, such as bos_token. Fields that are None are left out. Raises
+    names the template may use, such as bos_token. `template_messages` normalises messages. Raises
     ValueError for malformed messages and when the template itself refuses.
     """
-    plain = _messages(messages)
+    given = template_messages(messages)
     if continue_final_message:
-        plain = _opened(plain)
+        given = _opened(given, messages[-1].get("content"))
     for index, tool in enumerate(tools or ()):
         if not isinstance(tool, Mapping):
             raise ValueError(f"tools[{index}] must be an object, got {type(tool).__name__}")
     try:
         text = _compile(template).render(
-            messages=plain,
-            tools=_plain(tools) if tools else None,
+            messages=given,
+            tools=plain(tools) if tools else None,
             documents=None,
             add_generation_prompt=add_generation_prompt,
-            **_plain(variables),
+            **plain(variables),
         )
     except TemplateError as error:
-        raise ValueError(f"the chat template refused these messages: {error}") from error
+        # Jinja's errors, and `raise_exception(none)`, may come without a message.
+        reason = error.message or f"it gave no reason ({type(error).__name__})"
+        raise ValueError(f"the chat template refused these messages: {reason}") from error
     except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"the chat template failed on these messages: {error!r}") from error
     return _cut_at_mark(text) if continue_final_message else text

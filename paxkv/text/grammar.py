@@ -16,24 +16,30 @@ from typing import Any
 
 import llguidance
 import numpy as np
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from paxkv.sampling.structured_outputs import StructuredOutputsParams
+from paxkv.sampling.allowed_tokens import token_bits
+from paxkv.sampling.structured_outputs import FormError, FormSource, StructuredOutputsParams
+from paxkv.text import json_schema
+from paxkv.text.grammar_vocabulary import GrammarVocabulary
 from paxkv.text.tokenizer import Tokenizer
 
 REMEMBERED = 64
 _TOLD = re.compile(r"^Error: (.*)$", re.MULTILINE)  # the rest is a dump of everything
+_GBNF_RULE = re.compile(r"^[ \t]*[\w-]+[ \t]*::=", re.MULTILINE)  # no rule of Lark's begins so
+BETWEEN_TOKENS = r"[ \n]"  # at most once, so that no answer ends in endless white space
 
 
 class Grammar:
     """Where one answer stands in its grammar."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, num_words: int) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
-        self._num_words = num_words
+        self._vocab_size = vocab_size
 
     def copy(self) -> Grammar:
         """Another answer that stands here."""
-        return Grammar(self._matcher.deep_copy(), self._num_words)
+        return Grammar(self._matcher.deep_copy(), self._vocab_size)
 
     def accept(self, token: int) -> None:
         """Go on by `token`, one of those `allowed` offered."""
@@ -51,12 +57,19 @@ class Grammar:
         told = _TOLD.search(error)
         return told[1] if told else error
 
-    def allowed(self) -> np.ndarray:
-        """Bits uint32 [ceil(V / 32)] of the tokens that may follow, end ids where it may end."""
-        words = np.zeros(self._num_words, np.uint32)
+    def allowed(self, ends: np.ndarray) -> np.ndarray:
+        """Bits uint32 [ceil(V / 32)] of the tokens that may follow.
+
+        ends: bits of those that end the answer: offered where it may end, and nowhere else.
+        """
+        words = np.zeros(self._vocab_size // 32 + 1, np.uint32)
         if not self._matcher.is_error():
             self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        return words
+        end = np.uint32(1 << self._vocab_size % 32)  # the vocabulary's own, behind all tokens
+        may_end = words[-1] & end
+        words[-1] &= ~end
+        words = words[: ends.size]
+        return (words & ~ends) | ends if may_end else words & ~ends
 
 
 class Grammars:
@@ -71,15 +84,15 @@ class Grammars:
         self._vocab_size = vocab_size
         self._end_ids = sorted(end_ids)
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[tuple[str, str], Grammar] = OrderedDict()
+        self._compiled: OrderedDict[FormSource, Grammar] = OrderedDict()
 
     def start(self, params: StructuredOutputsParams) -> Grammar:
-        """The beginning of an answer. Raises ValueError if `params` cannot be compiled."""
-        key = (params.kind, params.text())
+        """The beginning of an answer. Raises FormError if `params` cannot be compiled."""
+        key = params.source()
         with self._lock:
             grammar = self._compiled.get(key)
         if grammar is None:  # nobody waits for it who asks for another
-            grammar = self._compile(*key)
+            grammar = self._compile(key)
         with self._lock:
             self._compiled[key] = grammar
             self._compiled.move_to_end(key)
@@ -89,11 +102,11 @@ class Grammars:
 
     def has(self, params: StructuredOutputsParams) -> bool:
         """Whether it is remembered."""
-        return (params.kind, params.text()) in self._compiled
+        return params.source() in self._compiled
 
-    def check(self, kind: str, text: str) -> None:
-        """Raises ValueError if it cannot be compiled; nothing of it is remembered."""
-        self._compile(kind, text)
+    def check(self, form: FormSource) -> None:
+        """Raise FormError if it cannot be compiled; nothing of it is remembered."""
+        self._compile(form)
 
     def vocabulary(self) -> dict[str, Any]:
         """What another process needs to know, as JSON."""
@@ -103,8 +116,9 @@ class Grammars:
             "end_ids": self._end_ids,
         }
 
-    def _compile(self, kind: str, text: str) -> Grammar:
-        source = _source(kind, text)
+    def _compile(self, form: FormSource) -> Grammar:
+        kind = form.kind
+        source = _grammar(form)
         failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(
             source, self._vocabulary
         )
@@ -113,32 +127,46 @@ class Grammars:
         matcher = llguidance.LLMatcher(self._vocabulary, source, log_level=0)
         if matcher.is_error():
             raise _not_compiled(kind, matcher.get_error())
-        grammar = Grammar(matcher, -(-self._vocab_size // 32))
-        grammar.allowed()  # some are found out no earlier
+        grammar = Grammar(matcher, self._vocab_size)
+        grammar.allowed(token_bits((), self._vocab_size))  # some are found out no earlier
         if grammar.error:
             raise _not_compiled(kind, grammar.error)
         return grammar
 
     @functools.cached_property
     def _vocabulary(self) -> llguidance.LLTokenizer:
-        return llguidance.LLTokenizer(
-            self._tokenizer.backend.to_str(), n_vocab=self._vocab_size, eos_token=self._end_ids
-        )
+        tokens = GrammarVocabulary(self._tokenizer, self._vocab_size, self._end_ids)
+        return llguidance.LLTokenizer(tokens)  # type: ignore[arg-type]
 
 
-def _source(kind: str, text: str) -> str:
-    if kind == "json_object":
-        kind, text = "json", json.dumps({"type": "object"})
-    elif kind == "choice":  # as one terminal: thousands of rules would be too many
-        choices = " | ".join(json.dumps(choice) for choice in json.loads(text))
+def _grammar(form: FormSource) -> str:
+    """The form as llguidance's own description of a grammar."""
+    if form.kind == "regex":
+        return llguidance.LLMatcher.grammar_from_regex(form.text)
+    if form.kind == "choice":  # as one terminal: thousands of rules would be too many
+        choices = " | ".join(json.dumps(choice) for choice in json.loads(form.text))
         return llguidance.LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {choices}")
-    try:
-        return llguidance.grammar_from(kind, text)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise _not_compiled(kind, str(error)) from None
-
-
-def _not_compiled(kind: str, message: str) -> ValueError:
-    return ValueError(
-        f"structured_outputs.{kind} cannot be compiled: {' '.join(message.split())[:300]}"
+    if form.kind == "grammar":
+        return llguidance.LLMatcher.grammar_from_lark(_lark(form.text))
+    schema = {"type": "object"} if form.kind == "json_object" else json.loads(form.text)
+    json_schema.prepare(schema, close=form.closed)
+    return llguidance.LLMatcher.grammar_from_json_schema(
+        schema,
+        defaults={"whitespace_pattern": BETWEEN_TOKENS},
+        overrides={"whitespace_pattern": None, "whitespace_flexible": False}
+        if form.compact
+        else None,
     )
+
+
+def _lark(grammar: str) -> str:
+    if not _GBNF_RULE.search(grammar):
+        return grammar
+    try:
+        return gbnf_to_lark(grammar)
+    except Exception as error:  # some of it only this
+        raise _not_compiled("grammar", str(error)) from None
+
+
+def _not_compiled(kind: str, message: str) -> FormError:
+    return FormError(kind, f"cannot be compiled: {' '.join(message.split())[:300]}")

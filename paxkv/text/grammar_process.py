@@ -17,6 +17,7 @@ from queue import SimpleQueue
 
 import tokenizers
 
+from paxkv.sampling.structured_outputs import FormError, FormSource
 from paxkv.text.grammar import Grammars
 from paxkv.text.tokenizer import Tokenizer
 
@@ -32,14 +33,14 @@ def main() -> None:
     vocabulary = json.loads(lines.get())
     backend = tokenizers.Tokenizer.from_str(vocabulary["tokenizer"])
     grammars = Grammars(Tokenizer(backend), vocabulary["vocab_size"], vocabulary["end_ids"])
-    _try(grammars, "regex", "a")
+    _try(grammars, FormSource("regex", "a"))
     print(json.dumps("ready"), flush=True)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     while True:
         question = json.loads(lines.get())
         # The system ends the process: while it compiles, no thread of Python's can.
         signal.setitimer(signal.ITIMER_REAL, 2 * vocabulary["seconds"])
-        print(json.dumps(_try(grammars, *question)), flush=True)
+        print(json.dumps(_try(grammars, FormSource(*question))), flush=True)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -50,11 +51,12 @@ def _read(lines: SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def _try(grammars: Grammars, kind: str, text: str) -> str:
+def _try(grammars: Grammars, form: FormSource) -> str:
+    """What is wrong with it, empty if nothing is."""
     try:
-        grammars.check(kind, text)
-    except ValueError as error:
-        return str(error)
+        grammars.check(form)
+    except FormError as error:
+        return error.reason
     return ""
 
 

@@ -160,6 +160,51 @@ def test_content_parts_are_joined() -> None:
 
 
 @pytest.mark.parametrize(
+    "part", [{"type": "file", "text": "a"}, {"text": "a"}, {"type": ["text"]}, 3]
+)
+def test_unknown_content_parts_are_refused(part: Any) -> None:
+    """Kind: what a client sent for the model to see was dropped, or taken for something else."""
+    with pytest.raises(ValueError, match=r"messages\[0\]: content part .* only text"):
+        own(SMOLLM2).render_chat([{"role": "user", "content": [part]}])
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": '{"a": {"b": 1}}'}}
+# What templates do with the content of a message that has none.
+NO_CONTENT = {
+    SMOLLM2: "<|im_start|>assistant\n<|im_end|>",
+    "{% for m in messages %}[{{ m.content.strip() }}]{% endfor %}": "[]",
+    "{% for m in messages %}{{ 'x' + m['content'] }}{% endfor %}": "x",
+    "{% for m in messages %}[{% if m.content != none %}{{ m.content }}{% endif %}]{% endfor %}": (
+        "[]"
+    ),
+    "{% for m in messages %}{{ m.content is none }}{{ m.content | length }}{% endfor %}": "False0",
+    "{% for m in messages %}{{ 'content' in m }}{{ m.content is string }}{% endfor %}": "TrueTrue",
+    "{% for m in messages %}{{ m.tool_calls[0].function.arguments.a.b }}{% endfor %}": "1",
+}
+
+
+@pytest.mark.parametrize("template", NO_CONTENT)
+@pytest.mark.parametrize("missing", [{}, {"content": None}, {"content": ""}, {"content": []}])
+def test_templates_see_no_content_as_empty_text(template: str, missing: dict[str, Any]) -> None:
+    """Kind: templates for text met null, or nothing at all."""
+    others = {"refusal": None, "audio": None, "function_call": None}
+    message = {"role": "assistant", **missing, "tool_calls": [CALL], **others}
+    assert NO_CONTENT[template] in own(template).render_chat([message])
+
+
+@pytest.mark.parametrize("calls", ["x", 3, [1], [{}], [{"function": {"arguments": "{"}}], {"a": 1}])
+def test_wrong_tool_calls_are_refused(calls: Any) -> None:
+    with pytest.raises(ValueError, match=r"messages\[0\].tool_calls must be a list"):
+        own(SMOLLM2).render_chat([{"role": "assistant", "content": "", "tool_calls": calls}])
+
+
+def test_what_ends_in_tool_calls_cannot_be_continued() -> None:
+    message = {"role": "assistant", "content": "Hi", "tool_calls": [CALL]}
+    with pytest.raises(ValueError, match="cannot be continued: its tool_calls"):
+        own(SMOLLM2).render_chat([message], False, continue_final_message=True)
+
+
+@pytest.mark.parametrize(
     ("messages", "message"),
     [
         ([], "messages is empty"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from paxkv.output_file import OutputFile
 from paxkv.server.batch import run_batch
 from paxkv.server.batch_file import BatchLine, BatchResults
 from tests.server.tiny_server import NAME, lent_model
@@ -90,7 +91,7 @@ def test_the_simple_form(tmp_path: Path) -> None:
 def test_results_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
     lines = [request_line(str(number), f"text {number}") for number in range(5)]
     _, whole = run(tmp_path, lines)
-    kept = BatchResults(tmp_path / "out.jsonl", resume=False)
+    kept = BatchResults(OutputFile(tmp_path / "out.jsonl"))
     for number in (2, 4):
         line = BatchLine.parse(number, lines[number - 1])
         kept.add(line, {"custom_id": str(number), "kept": True, "response": {"status_code": 200}})

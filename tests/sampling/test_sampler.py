@@ -246,3 +246,25 @@ def test_settings_are_normalised():
         assert row_settings(SamplingParams(min_p=0.1, **greedy), 1000) == (0.0, 0, 1.0, 0.0)
     params = SamplingParams(temperature=0.5, top_k=5, top_p=0.5, min_p=0.25)
     assert row_settings(params, 1000) == (0.5, 5, 0.5, 0.25)
+
+
+# Around zero, float32's smallest normal number, the greedy temperature, and one.
+AT_THRESHOLDS = (0.0, 5e-324, 1e-46, 1e-45, 1.1e-38, 1.2e-38, 9.9999999e-6, 1e-5, 1 - 1e-9, 1.0)
+
+
+@pytest.mark.parametrize("name", ["top_p", "min_p", "temperature"])
+@pytest.mark.parametrize("value", AT_THRESHOLDS)
+def test_host_and_device_decide_alike_at_every_threshold(name, value):
+    """A threshold compared in double precision on the host and in float32 on the device."""
+    params = SamplingParams(**{name: value})
+    settings = row_settings(params, WIDTH)._asdict()
+    seen = set(samples(np.linspace(0, 1, 8), **settings).tolist())
+    assert params.greedy is (settings["temperature"] == 0)
+    one_is_left = value > 0.99 if name == "min_p" else value <= 1e-5
+    assert seen == ({7} if one_is_left else set(range(8)))
+
+
+@pytest.mark.parametrize("value", [1e-46, 1e-300])
+def test_a_penalty_that_is_zero_on_the_device_is_none(value):
+    assert not SamplingParams(presence_penalty=value, frequency_penalty=-value).has_penalty
+    assert not SamplingParams(repetition_penalty=1 + 1e-12).has_penalty

@@ -27,6 +27,30 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     ("/detokenize", {"tokens": [5, 6]}),
     ("/v1/embeddings", {"input": ["the cat", "sat"], "truncate_prompt_tokens": -1}),
     ("/v1/chat/completions", chat(continue_final_message=True, truncate_prompt_tokens=5)),
+    (
+        "/v1/responses",
+        {
+            "input": "the cat",
+            "max_output_tokens": 3,
+            "text": {"format": None},
+            "tools": [],
+            "truncation": "auto",
+            "store": False,
+        },
+    ),
+    (
+        "/v1/responses",
+        {
+            "input": [
+                {"role": "user", "content": "hi"},
+                {"type": "function_call", "call_id": "a", "name": "b", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "a", "output": "c"},
+            ],
+            "instructions": "x",
+            "max_output_tokens": 3,
+            "metadata": {"a": "b"},
+        },
+    ),
 ]
 ODD: list[Any] = [
     None,
@@ -84,7 +108,8 @@ NAMES = ["n", "best_of", "temperature", "top_p", "top_k", "min_p", "stop", "stop
          "skip_special_tokens", "include_stop_str_in_output", "allowed_token_ids", "messages",
          "prompt", "bad_words", "cache_salt", "top_logprobs", "repetition_penalty",
          "truncate_prompt_tokens", "continue_final_message", "add_generation_prompt", "tools",
-         "tool_choice"]  # fmt: skip
+         "tool_choice", "input", "text", "instructions", "previous_response_id", "include",
+         "reasoning", "metadata", "truncation", "max_output_tokens"]  # fmt: skip
 
 
 def mutated(number: int) -> tuple[str, bytes]:

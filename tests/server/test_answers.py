@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from paxkv.server.answers import EventStream
+from paxkv.server.answers import EventStream, chunks
 
 MANY = 500
 
@@ -36,7 +36,7 @@ def test_a_stream_ends_when_the_client_goes_as_a_piece_is_sent() -> None:
     async def run(turns: int) -> bool:
         gone = asyncio.Event()
         call = LongCall()
-        stream = EventStream(call, Form(), usage=False)  # type: ignore[arg-type]
+        stream = EventStream(call, chunks(call, Form(), usage=False))  # type: ignore[arg-type]
 
         async def receive() -> Any:
             await gone.wait()

@@ -16,6 +16,8 @@ EXAMPLES = 6
 ROUTES = {
     "/v1/completions",
     "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/responses/{response_id}",
     "/v1/models",
     "/v1/models/{name}",
     "/generate",

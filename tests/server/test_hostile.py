@@ -221,7 +221,7 @@ GARBAGE = [
     b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
     b"GET /health HTTP/1.1\r\nHost: x\r\nA: \x00\r\n\r\n",
     b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n",
-    b"GET http://elsewhere/v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"GET ftp://elsewhere/v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     b"GET /%ff%00%0a/..;/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",

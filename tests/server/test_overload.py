@@ -6,13 +6,14 @@ import json
 import socket
 import threading
 import time
+from functools import cache
 from typing import Any
 
 import pytest
 
 from paxkv.server.limits import RequestLimits
 from paxkv.server.settings import ServerSettings
-from tests.server.tiny_server import Reply, TinyServer, chat, completion, serving
+from tests.server.tiny_server import Reply, TinyModel, TinyServer, chat, completion, serving
 
 COMPLETIONS = "/v1/completions"
 LONG = {"max_tokens": 400, "stream": True}
@@ -52,6 +53,29 @@ def test_a_full_queue_is_503_with_retry_after() -> None:
         server.wait_until(lambda: not server.service.loop.calls)
         # By itself, what is more than the limit may wait.
         assert server.post(COMPLETIONS, completion([[5] * 400] * 3)).status == 200
+        server.wait_idle()
+
+
+@cache
+def two_slots() -> TinyModel:
+    return TinyModel(max_num_seqs=2, num_gpu_blocks_override=600)
+
+
+@pytest.mark.parametrize("n, admitted", [(1, 6), (2, 3)])
+def test_a_burst_fills_the_slots_and_the_queue_exactly(n: int, admitted: int) -> None:
+    """Kind: a limit that counts other things than it says (requests, not sequences; as waiting
+    what starts at once)."""
+    gate = threading.Event()
+    with serving(two_slots(), ServerSettings(max_num_queued_reqs=4)) as server:
+        server.model.engine.runner.hooks.before_launch = lambda _: gate.wait(30)
+        body = completion(temperature=1, n=n)
+        burst = [server.open("POST", COMPLETIONS, body) for _ in range(40)]
+        server.wait_until(lambda: server.server.server_state.total_requests >= 40 - admitted)
+        gate.set()
+        statuses = [connection.getresponse().status for connection in burst]
+        for connection in burst:
+            connection.close()
+        assert (statuses.count(200), statuses.count(503)) == (admitted, 40 - admitted)
         server.wait_idle()
 
 

@@ -9,8 +9,17 @@ import pytest
 
 from paxkv.server.chat_text import ChatText
 from paxkv.server.settings import ServerSettings
-from paxkv.server.tools.tool_calls import HermesCalls, ListOfCalls, LlamaCalls, format_of_template
-from tests.server.tiny_server import NAME, TinyServer, chat, forced, serving, tokenizer
+from paxkv.server.tools.tool_calls import ForcedCalls, HermesCalls, LlamaCalls, format_of_template
+from tests.server.tiny_server import (
+    NAME,
+    TEMPLATE,
+    TinyServer,
+    chat,
+    forced,
+    lent_model,
+    serving,
+    tokenizer,
+)
 
 CHAT = "/v1/chat/completions"
 WEATHER = {
@@ -39,8 +48,8 @@ READERS = [
     (HermesCalls, '<tool_call>{"name": "clock"}</tool_call>\nDone', "Done", CALLS[1:]),
     (HermesCalls, '<tool_call>{"name": "clock"}', None, CALLS[1:]),
     (HermesCalls, '<tool_call>{"name": ""}</tool_call>', '<tool_call>{"name": ""}</tool_call>', []),
-    (HermesCalls, '<tool_call>{"name": "clock", "arguments": "now"}</tool_call>', None,
-     [("clock", "now")]),
+    (HermesCalls, '<tool_call>{"name": "clock", "arguments": "now"}</tool_call>',
+     '<tool_call>{"name": "clock", "arguments": "now"}</tool_call>', []),
     (HermesCalls, '<tool_call>{"name": "clock", "arguments": "{\\"a\\": 1}"}</tool_call>', None,
      [("clock", {"a": 1})]),
     (HermesCalls, '<tool_call>{"name": "clo', '<tool_call>{"name": "clo', []),
@@ -51,7 +60,7 @@ READERS = [
     (LlamaCalls, '{"answer": 42}', '{"answer": 42}', []),
     (LlamaCalls, '{"name": "", "parameters": {}}', '{"name": "", "parameters": {}}', []),
     (LlamaCalls, '{"name": "clock", ', '{"name": "clock",', []),
-    (ListOfCalls, '[{"name": "clock", "parameters": {"a": "}]"}} , {"name": "clock", '
+    (ForcedCalls, '[{"name": "clock", "parameters": {"a": "}]"}} , {"name": "clock", '
      '"parameters": {}}]', None, [("clock", {"a": "}]"}), ("clock", {})]),
 ]  # fmt: skip
 
@@ -63,10 +72,13 @@ def test_readers(reader: Any, text: str, content: str | None, calls: list[Any]) 
         answer = ChatText(reader())
         deltas = [d for part in parts for d in answer.deltas(part, ended=False)]
         deltas += answer.deltas("", ended=True)
-        found = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        pieces = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        found = [call for call in pieces if "id" in call]
         assert [call["index"] for call in found] == list(range(len(calls)))
         assert len({call["id"] for call in found}) == len(calls)
-        functions = [call["function"] for call in found]
+        functions = [dict(call["function"]) for call in found]
+        for more in (call for call in pieces if "id" not in call):
+            functions[more["index"]]["arguments"] += more["function"]["arguments"]
         assert [(f["name"], json.loads(f["arguments"])) for f in functions] == calls
         said = "".join(delta.get("content", "") for delta in deltas).strip()
         assert said == (content or "").strip()
@@ -160,6 +172,7 @@ def test_no_calls_are_no_list_of_calls() -> None:
         said = {"role": "assistant", "content": "yo", "tool_calls": []}
         body = {"messages": [said, {"role": "user", "content": "hi"}]}
         ids = server.post("/tokenize", body).json()["tokens"]
+    lent_model().get_tokenizer().set_chat_template(TEMPLATE)
     assert tokenizer().decode(ids) == "assistant,user,"
 
 
@@ -200,6 +213,33 @@ def test_choices_are_kept_to(server: TinyServer) -> None:
             assert set(arguments) == {"city", "days"}
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "echo"}}])
+def test_a_call_that_is_cut_off_is_none(server: TinyServer, choice: Any) -> None:
+    """Kind: half a call was given as content, or as a call."""
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    tool = {"type": "function", "function": {"name": "echo", "parameters": schema}}
+    said = '{"text": "aaaaaaaaaaaaaaaaaaaaaaaaaa'
+    if choice == "required":
+        said = '[{"name": "echo", "parameters": ' + said
+    ids = tokenizer().encode(said, add_special_tokens=False)
+    for most in (2, len(ids)):
+        body = chat(tools=[tool], tool_choice=choice, max_tokens=most, return_token_ids=True)
+        with forced(server, ids):
+            found = server.post(CHAT, body).json()["choices"][0]
+            events = server.events(CHAT, body)
+        assert found["token_ids"] == ids[:most]
+        assert found["finish_reason"] == "length"
+        assert not found["message"]["content"]
+        assert not found["message"].get("tool_calls")
+        deltas = [new["delta"] for event in events[:-1] for new in event["choices"]]
+        assert not "".join(delta.get("content") or "" for delta in deltas)
+        assert events[-2]["choices"][0]["finish_reason"] == "length"
+    pieces = [call["function"] for delta in deltas for call in delta.get("tool_calls", ())]
+    assert pieces[0]["name"] == "echo"
+    assert len(pieces) > 5
+    assert "".join(piece["arguments"] for piece in pieces) == said[said.rindex("{") :]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -226,14 +266,29 @@ def test_the_openai_package_reads_them(server: TinyServer) -> None:
     asked: dict[str, Any] = {
         "model": NAME,
         "messages": [{"role": "user", "content": "hi"}],
-        "tools": TOOLS,
+        "tools": [WEATHER],
         "tool_choice": named,
-        "max_tokens": 100,
+        "max_tokens": 250,
         "seed": 1,
     }
+    (closing,) = tokenizer().encode("]")
+    required = {"tool_choice": "required", "logit_bias": {str(closing): 50}}
     with openai.OpenAI(base_url=base, api_key="any") as client:
-        (call,) = client.chat.completions.create(**asked).choices[0].message.tool_calls
-        assert call.function.name == "weather"
-        with client.chat.completions.stream(**asked) as events:
-            (again,) = events.get_final_completion().choices[0].message.tool_calls
-    assert json.loads(again.function.arguments) == json.loads(call.function.arguments)
+        for fields in ({}, required):
+            create = {**asked, **fields}
+            calls = client.chat.completions.create(**create).choices[0].message.tool_calls
+            assert {call.function.name for call in calls} == {"weather"}
+            with client.chat.completions.stream(**create) as events:
+                done = [e for e in events if e.type == "tool_calls.function.arguments.done"]
+                again = events.get_final_completion().choices[0].message.tool_calls
+            given = [json.loads(call.function.arguments) for call in calls]
+            assert [json.loads(call.function.arguments) for call in again] == given
+            assert [json.loads(event.arguments) for event in done] == given
+        ids = tokenizer().encode(HERMES + "<|im_end|>", add_special_tokens=False)
+        auto = {**asked, "tool_choice": "auto", "tools": TOOLS}
+        with forced(server, ids), client.chat.completions.stream(**auto) as events:
+            message = events.get_final_completion().choices[0].message
+    assert message.content == "Let me see."
+    assert [
+        (c.function.name, json.loads(c.function.arguments)) for c in message.tool_calls
+    ] == CALLS

@@ -9,11 +9,13 @@ import pytest
 
 from convert import open_checkpoint
 from convert.pull import PullError
+from paxkv.sampling.allowed_tokens import token_bits
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.sampling.structured_outputs import StructuredOutputsParams
 from paxkv.text.grammar import Grammar, Grammars
 
 END = 2
+ENDS = token_bits([END], 49152)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def start(grammars: Grammars, **fields: Any) -> Grammar:
 
 
 def offered(grammar: Grammar) -> set[int]:
-    bits = np.unpackbits(grammar.allowed().view(np.uint8), bitorder="little")
+    bits = np.unpackbits(grammar.allowed(ENDS).view(np.uint8), bitorder="little")
     return set(np.flatnonzero(bits).tolist())
 
 

@@ -148,12 +148,12 @@ class DatasetOptions:
 
 def _first_turns(path: Path) -> Iterator[tuple[str, str]]:
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(path.read_bytes())
         for entry in entries:
             turns = entry.get("conversations") or entry.get("conversation") or []
             if len(turns) >= 2:
                 yield turns[0]["value"], turns[1]["value"]
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"dataset_path {path} is not a ShareGPT file: {error}") from None
 
 

@@ -13,7 +13,7 @@ from paxkv.engine.beam.request import Regrouping
 from paxkv.engine.config import PreemptionMode
 from paxkv.engine.scheduler.policy import rank
 from paxkv.engine.sequence import Sequence
-from paxkv.memory import Allocation, BlockManager
+from paxkv.memory import Allocation, BlockManager, HashChain
 
 if TYPE_CHECKING:
     from paxkv.engine.runner.runner import Runner
@@ -88,17 +88,30 @@ class Queues:
         if sequence.shared_prefix is not None:
             return self._join(sequence, first_chunk)
         request = sequence.request
-        if sequence.chain is None:
-            sequence.chain = self._memory.chain(salt=request.cache_salt)
         return self._memory.allocate(
             sequence.token_ids,
-            chain=sequence.chain,
+            chain=self._chain_of(sequence),
             first_chunk=first_chunk,
             headroom=headroom,
             use_cache=request.reads_cache,
             cache_blocks=request.leaves_cache,
             resumed=sequence.num_resumed > 0,
         )
+
+    def pages_wanted(self, sequence: Sequence) -> int:
+        """Free pages it takes to compute all it has; at most so many if it comes back."""
+        if sequence.swapped is not None or sequence.shared_prefix is not None:
+            return -(-len(sequence.token_ids) // self._memory.block_size)
+        return self._memory.blocks_to_admit(
+            sequence.token_ids,
+            chain=self._chain_of(sequence),
+            use_cache=sequence.request.reads_cache,
+        )
+
+    def _chain_of(self, sequence: Sequence) -> HashChain:
+        if sequence.chain is None:
+            sequence.chain = self._memory.chain(salt=sequence.request.cache_salt)
+        return sequence.chain
 
     def _join(self, sequence: Sequence, most: int) -> Allocation | None:
         """A row beside the one it shares blocks with, and slots for at most `most` tokens more."""

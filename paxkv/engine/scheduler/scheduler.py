@@ -9,8 +9,9 @@ from itertools import chain
 from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request
 from paxkv.engine.runner.buckets import Buckets
+from paxkv.engine.scheduler.displacement import displaced_by
 from paxkv.engine.scheduler.output import SampleSlot, ScheduledSequence, SchedulerOutput
-from paxkv.engine.scheduler.policy import Order, PromptBudget, PromptDelay
+from paxkv.engine.scheduler.policy import Order, PromptBudget, PromptDelay, rank
 from paxkv.engine.scheduler.queues import (
     Preemption,
     Queues,
@@ -98,6 +99,12 @@ class Scheduler:
                     return None
                 self._make_room()
                 continue
+            if displaced := self._displaced(decoding, computing):
+                if uncommitted:
+                    return None
+                for sequence in displaced:
+                    self._displace(sequence)
+                continue
             self._decode(decoding, plan)
             budget = PromptBudget(self._config, self._left_to_prompts(decoding, computing))
             self._compute(computing, plan, budget)
@@ -138,6 +145,31 @@ class Scheduler:
         self.num_swaps += self.queues.preempt(running, may_swap)
         sequence.request.num_preemptions += 1
         self.num_preemptions += 1
+
+    def _displaced(self, decoding: list[Sequence], computing: list[Sequence]) -> list[Sequence]:
+        """Those that make way for the first in line that lacks slots or pages."""
+        if not self._config.priority_preemption or not self.running:
+            return []
+        head = self.waiting[0] if self.waiting else None
+        free = self._memory.num_free_blocks
+        free -= self._memory.blocks_needed(rows_of(decoding)) if decoding else 0
+        for sequence in computing:
+            if head is not None and rank(head) < rank(sequence):
+                break
+            pages = self._memory.blocks_needed(rows_of([sequence]), sequence.num_remaining)
+            if found := displaced_by(sequence, 0, pages - free, self.running, self._memory):
+                return found
+            free -= pages
+        if head is None or self._delay.holds_back(self.waiting):
+            return []
+        slots = self._reserved + self._slots_of(head) - self._config.max_num_seqs
+        pages = self._leaves_free(head) + self.queues.pages_wanted(head)
+        return displaced_by(head, slots, pages - free, self.running, self._memory)
+
+    def _displace(self, sequence: Sequence) -> None:
+        for member in sequence.group:
+            member.displaced_at = len(member.token_ids)
+        self.preempt(sequence)
 
     def _sort_running(self) -> tuple[list[Sequence], list[Sequence]]:
         decoding, computing = [], []
@@ -198,13 +230,11 @@ class Scheduler:
     def _admit(self, plan: SchedulerOutput, budget: PromptBudget) -> None:
         if not self.waiting or (self.running and self._delay.holds_back(self.waiting)):
             return
-        reserved = len(self.running) + sum(
-            s.request.num_pending_children for s in self.running if s.index == 0
-        )
+        reserved = self._reserved
         while self.waiting and not budget.spent:
             sequence = self.waiting[0]
             request = sequence.request
-            needed = 1 + (request.num_pending_children if sequence.index == 0 else 0)
+            needed = self._slots_of(sequence)
             if reserved + needed > self._config.max_num_seqs:
                 return
             if not self._config.enable_chunked_prefill and sequence.num_remaining > budget.left:
@@ -223,6 +253,14 @@ class Scheduler:
             plan.started.append(sequence)
             budget.take(sequence.num_remaining, allocation.num_new_tokens)
             self._advance(sequence, allocation.num_new_tokens, plan)
+
+    @property
+    def _reserved(self) -> int:
+        """Slots of those who run, and of their children to come."""
+        return sum(map(self._slots_of, self.running))
+
+    def _slots_of(self, sequence: Sequence) -> int:
+        return 1 + (sequence.request.num_pending_children if sequence.index == 0 else 0)
 
     @property
     def _headroom(self) -> int:
@@ -255,7 +293,19 @@ class Scheduler:
             return 0
         size = self._config.block_size
         alone = -(-len(sequence.token_ids) // size)
-        return self._headroom + blocks_in_all(group, size) - alone
+        return self._headroom + self._promised(sequence) + blocks_in_all(group, size) - alone
+
+    def _promised(self, sequence: Sequence) -> int:
+        """Pages for the rest of running prompts of higher priority: what they were given by
+        displacing others must not go to those again."""
+        if not self._config.priority_preemption:
+            return 0
+        priority = sequence.request.sampling_params.priority
+        return sum(
+            self._memory.blocks_needed(rows_of([other]), other.num_remaining)
+            for other in self.running
+            if other.num_remaining > 1 and other.request.sampling_params.priority > priority
+        )
 
     def _advance(self, sequence: Sequence, count: int, plan: SchedulerOutput) -> None:
         """Note the step's work; `sequence` has slots for it already."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from paxkv.sampling.structured_outputs import StructuredOutputsParams
+from paxkv.sampling.structured_outputs import FormError, FormSource, StructuredOutputsParams
 from paxkv.text.grammar import Grammars
 
 START_SECONDS = 60.0
@@ -34,36 +34,33 @@ class GrammarTrial:
         self._passed: OrderedDict[bytes, None] = OrderedDict()
 
     def check(self, form: StructuredOutputsParams) -> None:
-        """Raises ValueError if the form cannot be compiled, or not in time."""
-        kind, text = form.kind, form.text()
-        key = sha256(f"{kind} {text}".encode(errors="replace")).digest()
+        """Raise FormError if the form cannot be compiled, or not in time."""
+        source = form.source()
+        key = sha256(json.dumps(source).encode()).digest()
         with self._lock:
             if key in self._passed:
                 self._passed.move_to_end(key)
                 return
-            error = self._try(kind, text)
-            if error:
-                raise ValueError(error)
+            reason = self._try(source)
+            if reason:
+                raise FormError(form.kind, reason)
             self._passed[key] = None
             if len(self._passed) > REMEMBERED:
                 self._passed.popitem(last=False)
 
-    def _try(self, kind: str, text: str) -> str:
+    def _try(self, form: FormSource) -> str:
         """What is wrong with it, empty if nothing is."""
         try:
             if self._process is None or self._process.poll() is not None:
                 self.close()
                 self._start()
-            return str(self._ask([kind, text], self._seconds))
+            return str(self._ask(form, self._seconds))
         except TimeoutError:
             self.close()
-            return (
-                f"structured_outputs.{kind} takes longer than max_grammar_seconds="
-                f"{self._seconds:g} to compile"
-            )
+            return f"takes longer than max_grammar_seconds={self._seconds:g} to compile"
         except (OSError, ValueError):
             self.close()
-            return f"structured_outputs.{kind} cannot be compiled: it is too large"
+            return "cannot be compiled: it is too large"
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "paxkv.text.grammar_process"]

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paxkv.server.errors import ApiError, Forbidden, Unauthorized
 from paxkv.server.page import files
+from paxkv.text.text_file import read_text
 
 OPEN_PATHS = frozenset({"/health", "/metrics", "/version"}) | files.PATHS
 ADMIN_PREFIX = "/admin/"
@@ -21,8 +22,8 @@ def gather_keys(given: Sequence[str] | None, file: str | None, name: str) -> tup
     keys = list(given or ())
     if file is not None:
         try:
-            text = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_text(Path(file))
+        except (OSError, ValueError) as error:
             raise ValueError(f"{name}_file={file!r} cannot be read: {error}") from None
         keys += [line.strip() for line in text.splitlines() if line.strip()]
         if not keys:
@@ -30,6 +31,12 @@ def gather_keys(given: Sequence[str] | None, file: str | None, name: str) -> tup
     if not all(key.isascii() and key.isprintable() and key and " " not in key for key in keys):
         raise ValueError(f"{name} must be printable ASCII characters without spaces")
     return tuple(keys)
+
+
+def caller(authorization: bytes) -> bytes:
+    """Who calls: the digest of the Authorization header's token, or of nothing without one."""
+    _, _, token = authorization.strip().partition(b" ")
+    return sha256(token.strip()).digest()
 
 
 class Keys:
@@ -43,8 +50,8 @@ class Keys:
 
     def opens(self, authorization: bytes) -> bool:
         """Whether the header's bearer token is one of them, compared in constant time."""
-        scheme, _, token = authorization.strip().partition(b" ")
-        digest = sha256(token.strip()).digest()
+        scheme = authorization.strip().partition(b" ")[0]
+        digest = caller(authorization)
         found = False
         for known in self._digests:
             found |= hmac.compare_digest(known, digest)

@@ -4,56 +4,126 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from paxkv.engine.request import Request
 from paxkv.server.errors import Overloaded
 
 
-class Backlog:
-    """Counts the requests that have not been scheduled yet, and refuses more than it may hold.
+@dataclass(slots=True)
+class _Waiting:
+    """A request without a slot. seen: whether a step has been scheduled while it was there."""
 
-    max_requests: requests. max_tokens: of their prompts; None for no limit.
+    sequences: int
+    tokens: int
+    since: float = field(default_factory=time.monotonic)
+    seen: bool = False
+
+
+class Backlog:
+    """Counts the sequences that wait for the engine, n for a request with n answers, and refuses
+    more than may.
+
+    Requests that find free slots in the next step are not waiting, unless the last step left slots
+    empty and somebody waiting: then it is pages or the step's tokens that are short.
+
+    max_sequences: that may wait. max_tokens: of their prompts; None for no limit. slots: sequences
+    that the engine runs at once.
     """
 
-    def __init__(self, max_requests: int | None, max_tokens: int | None) -> None:
-        self._max_requests = max_requests
+    def __init__(self, max_sequences: int | None, max_tokens: int | None, slots: int) -> None:
+        self._max_sequences = max_sequences
         self._max_tokens = max_tokens
-        self._since: dict[str, float] = {}
+        self._slots = slots
+        self._waiting: dict[str, _Waiting] = {}
+        self._started: dict[str, int] = {}
+        self._short = False
+        self._num_sequences = 0
         self.num_tokens = 0
 
     @property
     def num_requests(self) -> int:
-        return len(self._since)
+        """Requests without a slot."""
+        return len(self._waiting)
 
     @property
     def retry_after(self) -> int:
         """Whole seconds: as long as the first in the queue has been waiting."""
-        oldest = next(iter(self._since.values()), None)
-        return 1 if oldest is None else max(1, math.ceil(time.monotonic() - oldest))
+        first = next(iter(self._waiting.values()), None)
+        return 1 if first is None else max(1, math.ceil(time.monotonic() - first.since))
 
     def enter(self, requests: Sequence[Request]) -> None:
         """All of them, or an Overloaded error.
 
         What is more than the limit by itself may still wait when nobody else does.
         """
-        tokens = sum(request.num_prompt for request in requests)
-        for name, limit, waiting, more in (
-            ("max_num_queued_reqs", self._max_requests, self.num_requests, len(requests)),
-            ("max_num_queued_tokens", self._max_tokens, self.num_tokens, tokens),
+        before = self._queued()
+        for request in requests:
+            self._add(request)
+        for name, limit, waiting, all_waiting in zip(
+            ("max_num_queued_reqs", "max_num_queued_tokens"),
+            (self._max_sequences, self._max_tokens),
+            before,
+            self._queued(),
         ):
-            if limit is not None and waiting and waiting + more > limit:
+            if limit is not None and waiting and all_waiting > limit:
+                for request in requests:
+                    self._remove(request)
                 raise Overloaded(
-                    f"too much is waiting already: {name}={limit}, {waiting} queued, {more} more "
-                    "asked for; try again later",
+                    f"too much is waiting already: {name}={limit}, {waiting} queued, "
+                    f"{all_waiting - waiting} more asked for; try again later",
                     code="queue_full",
                     retry_after=self.retry_after,
                 )
-        now = time.monotonic()
-        self._since.update((request.request_id, now) for request in requests)
-        self.num_tokens += tokens
+
+    def _queued(self) -> tuple[int, int]:
+        """Sequences, and tokens of their prompts, that the next step does not start."""
+        sequences, tokens = self._num_sequences, self.num_tokens
+        if self._short:
+            return sequences, tokens
+        free = self._free
+        for waiting in self._waiting.values():
+            if waiting.sequences > free:
+                break
+            free -= waiting.sequences
+            sequences -= waiting.sequences
+            tokens -= waiting.tokens
+        return sequences, tokens
+
+    def _add(self, request: Request) -> None:
+        waiting = _Waiting(request.sampling_params.children, request.num_prompt)
+        self._waiting[request.request_id] = waiting
+        self._num_sequences += waiting.sequences
+        self.num_tokens += waiting.tokens
+
+    def _remove(self, request: Request) -> _Waiting | None:
+        waiting = self._waiting.pop(request.request_id, None)
+        if waiting is not None:
+            self._num_sequences -= waiting.sequences
+            self.num_tokens -= waiting.tokens
+        return waiting
+
+    @property
+    def _free(self) -> int:
+        return self._slots - sum(self._started.values())
+
+    def stepped(self, running: Iterable[Request], added: Iterable[Request]) -> None:
+        """A step was scheduled: `running` have slots, and `added` were there for the first time.
+
+        To be called before what has ended since leaves.
+        """
+        for request in running:
+            waiting = self._remove(request)
+            if waiting is not None:
+                self._started[request.request_id] = waiting.sequences
+        for request in added:
+            if request.request_id in self._waiting:
+                self._waiting[request.request_id].seen = True
+        first = next(iter(self._waiting.values()), None)
+        self._short = first is not None and first.seen and first.sequences <= self._free
 
     def leave(self, request: Request) -> None:
-        """It has been scheduled, or is gone."""
-        if self._since.pop(request.request_id, None) is not None:
-            self.num_tokens -= request.num_prompt
+        """It has ended, or is gone."""
+        self._remove(request)
+        self._started.pop(request.request_id, None)

@@ -6,7 +6,13 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paxkv.server.errors import ApiError, DeadlineExceeded, Overloaded, TooLarge
+from paxkv.server.errors import (
+    ApiError,
+    BodyOverdue,
+    Overloaded,
+    TooLarge,
+    UnsupportedCoding,
+)
 
 
 class BodyLimit:
@@ -41,9 +47,15 @@ class BodyLimit:
 
     async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> Message | None:
         """The whole body as one message, None if the client went; `body` is what is held."""
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if int(declared) > self._max_bytes:
+        headers = dict(scope["headers"])
+        declared = int(headers.get(b"content-length", b"0"))
+        if declared > self._max_bytes:
             raise self._too_large()
+        coding = headers.get(b"content-encoding", b"").strip()
+        if coding.lower() not in (b"", b"identity") and (
+            declared or b"transfer-encoding" in headers
+        ):
+            raise UnsupportedCoding(coding.decode("latin-1"))
         try:
             async with asyncio.timeout(self._max_seconds):
                 while True:
@@ -64,7 +76,7 @@ class BodyLimit:
                     if not message.get("more_body"):
                         return {"type": "http.request", "body": bytes(body), "more_body": False}
         except TimeoutError:
-            raise DeadlineExceeded(
+            raise BodyOverdue(
                 f"the body was not there within max_body_seconds={self._max_seconds:g}"
             ) from None
 

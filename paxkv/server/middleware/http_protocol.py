@@ -79,7 +79,7 @@ class PatientProtocol(H11Protocol):
             and error.error_status_hint == HeadersTooLarge.status
         ):
             return HeadersTooLarge(self.limits.max_header_bytes)
-        return BadRequest(msg)
+        return BadRequest(msg if error is None else f"this is not a request: {error}")
 
     def _unsupported_upgrade_warning(self) -> None:
         """An upgrade may be ignored (RFC 9110, 7.8), and clients that know HTTP/2 ask for it with

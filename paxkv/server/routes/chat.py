@@ -22,8 +22,11 @@ from paxkv.server.prompts import sampling_params
 from paxkv.server.schemas import GenerationBody
 from paxkv.server.service import Service, new_id, usage
 from paxkv.server.tools.definitions import Tools
-from paxkv.server.tools.tool_calls import call_reader, format_of_template
+from paxkv.server.tools.tool_calls import THINK, call_reader, format_of_template
+from paxkv.server.truncation import Truncation
 from paxkv.validation import shown
+
+LONGEST_THINK = 16  # tokens of the mark and the white space after it
 
 
 class ChatBody(GenerationBody):
@@ -60,7 +63,7 @@ def routes(service: Service) -> APIRouter:
         requests = await prepared(
             service,
             http,
-            lambda: _requests(service, body, tools, request_id),
+            lambda: chat_requests(service, body, tools, request_id),
         )
         form = ChatFormat(service, body, tools, requests[0], request_id)
         return await answer(service, http, body, service.submit(body, requests), form)
@@ -68,9 +71,10 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _requests(
+def chat_requests(
     service: Service, body: ChatBody, tools: Tools | None, request_id: str
 ) -> list[Request]:
+    """The engine's request for a conversation, in a list; blocking. Raises BadRequest."""
     values: dict[str, Any] = {"max_tokens": None, **body.sampling()}
     form = None if tools is None else tools.form()
     if form is not None:
@@ -92,7 +96,16 @@ def _requests(
     params = sampling_params(values, service.limits)
     if body.stream and params.prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs must be absent with stream=true", param="prompt_logprobs")
-    ids = conversation_ids(
+    truncation = service.truncation(body.truncate_prompt_tokens, params.max_tokens)
+    ids = prompt_ids(service, body, tools, truncation)
+    return service.admit(body, [ids], params, request_id, "messages")
+
+
+def prompt_ids(
+    service: Service, body: ChatBody, tools: Tools | None, truncation: Truncation | None
+) -> list[int]:
+    """Token ids of a conversation; blocking. Raises BadRequest."""
+    return conversation_ids(
         service.need_tokenizer(),
         body.messages,
         service,
@@ -100,9 +113,33 @@ def _requests(
         variables=body.chat_template_kwargs or {},
         tools=None if tools is None else tools.given,
         continue_final_message=body.continue_final_message,
-        truncation=service.truncation(body.truncate_prompt_tokens, params.max_tokens),
+        truncation=truncation,
     )
-    return service.admit(body, [ids], params, request_id)
+
+
+def chat_text(service: Service, body: ChatBody, tools: Tools | None, request: Request) -> ChatText:
+    """What reads the text of one answer."""
+    if tools is None:
+        return ChatText(None)
+    tokenizer = service.need_tokenizer()
+    call_format = service.settings.tool_call_parser
+    if call_format == "auto":
+        call_format = format_of_template(tokenizer.chat_template)
+    # The prompt may end in an open thought, as templates of models that think begin answers.
+    end = tokenizer.decode(request.prompt_token_ids[-LONGEST_THINK:], skip_special_tokens=False)
+    reader = call_reader(tools, call_format, end.rstrip().endswith(THINK))
+    return ChatText(reader, 1 if body.parallel_tool_calls is False else None)
+
+
+def answer_logprobs(
+    service: Service, body: ChatBody, request: Request, token_ids: list[int], entries: Any
+) -> dict[str, Any] | None:
+    """OpenAI's object for these tokens of an answer; None if nobody asked for it."""
+    if entries is None:
+        return None
+    skip = request.sampling_params.skip_special_tokens
+    top = body.top_logprobs or 0
+    return chat_logprobs(service.need_tokenizer(), token_ids, entries, top, skip)
 
 
 class ChatFormat:
@@ -116,9 +153,8 @@ class ChatFormat:
         request: Request,
         request_id: str,
     ) -> None:
+        self._service = service
         self._tools = tools
-        self._call_format = service.settings.tool_call_parser
-        self._tokenizer = service.need_tokenizer()
         self._body = body
         self._request = request
         self._head = {
@@ -197,13 +233,7 @@ class ChatFormat:
         }
 
     def _new_text(self) -> ChatText:
-        if self._tools is None:
-            return ChatText(None)
-        call_format = self._call_format
-        if call_format == "auto":
-            call_format = format_of_template(self._tokenizer.chat_template)
-        reader = call_reader(self._tools, call_format)
-        return ChatText(reader, 1 if self._body.parallel_tool_calls is False else None)
+        return chat_text(self._service, self._body, self._tools, self._request)
 
     def _finish_reason(self, text: ChatText, reason: str | None) -> str | None:
         """OpenAI's "tool_calls" where the model decided to call."""
@@ -218,8 +248,4 @@ class ChatFormat:
         return usage([self._request], self._completion_tokens)
 
     def _logprobs(self, token_ids: list[int], entries: Any) -> dict[str, Any] | None:
-        if entries is None:
-            return None
-        skip = self._request.sampling_params.skip_special_tokens
-        top = self._body.top_logprobs or 0
-        return chat_logprobs(self._tokenizer, token_ids, entries, top, skip)
+        return answer_logprobs(self._service, self._body, self._request, token_ids, entries)

@@ -87,7 +87,7 @@ def _requests(service: Service, body: EmbeddingBody) -> list[EmbeddingRequest]:
     prompts = prompt_list(body.input, service.limits, "input")
     truncation = service.truncation(body.truncate_prompt_tokens)
     cut = None if truncation is None else service.cutter(truncation)
-    return admit(make, prompts, new_id("embd"), service.longest_text, "input", cut)
+    return admit(make, prompts, new_id("embd"), service.check_text, "input", cut)
 
 
 def _answer(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from paxkv import validation as checks
 from paxkv.server.answers import json_response
 from paxkv.server.chat_prompt import Messages, conversation_ids
-from paxkv.server.errors import BadRequest
+from paxkv.server.errors import BadRequest, bad_request
 from paxkv.server.schemas import Body
 from paxkv.server.service import Service
 from paxkv.server.tools.definitions import Tools
@@ -77,16 +77,11 @@ def _tokenize(service: Service, body: TokenizeBody) -> dict[str, Any]:
         )
     else:
         assert body.prompt is not None
-        if len(body.prompt) > service.longest_text:
-            raise BadRequest(
-                f"prompt has {len(body.prompt)} characters; more than {service.longest_text} do "
-                f"not fit within max_model_len={service.max_model_len}",
-                param="prompt",
-            )
         try:
+            service.check_text(body.prompt)
             ids = tokenizer.encode(body.prompt, body.add_special_tokens)
         except ValueError as error:
-            raise BadRequest(str(error), param="prompt") from None
+            raise bad_request(error, param="prompt") from None
     found: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": service.max_model_len,

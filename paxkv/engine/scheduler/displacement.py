@@ -1,0 +1,44 @@
+"""Who makes way for a sequence of higher priority that lacks slots or pages."""
+
+from __future__ import annotations
+
+from paxkv.engine.scheduler.policy import rank
+from paxkv.engine.scheduler.queues import rows_of
+from paxkv.engine.sequence import Sequence
+from paxkv.memory import BlockManager
+
+
+def displaced_by(
+    first: Sequence, slots: int, pages: int, running: list[Sequence], memory: BlockManager
+) -> list[Sequence]:
+    """Choose running sequences to preempt, last in rank first, one of each group.
+
+    As few as leave `first` what it lacks (slots and pages, 0 or less for enough), and none at all
+    if even all that may be displaced would not.
+    """
+    if slots <= 0 and pages <= 0:
+        return []
+    chosen: list[Sequence] = []
+    leaving: list[Sequence] = []
+    free_slots = 0
+    for sequence in reversed(running):
+        if sequence in leaving or not _makes_way(sequence, first):
+            continue
+        group = [member for member in sequence.group if member.row is not None]
+        chosen.append(sequence)
+        leaving += group
+        free_slots += len(group)
+        if any(member.index == 0 for member in group):
+            free_slots += sequence.request.num_pending_children
+        if free_slots >= slots and memory.blocks_freed(rows_of(leaving)) >= pages:
+            return chosen
+    return []
+
+
+def _makes_way(sequence: Sequence, first: Sequence) -> bool:
+    """Of lower priority, behind in line (ageing may have brought it forward), and with a token
+    more than when it was displaced last: so every displacement costs the victims' own progress
+    once, and nobody is moved to and fro."""
+    lower = sequence.request.sampling_params.priority < first.request.sampling_params.priority
+    progressed = len(sequence.token_ids) > sequence.displaced_at
+    return lower and progressed and rank(first) < rank(sequence)
