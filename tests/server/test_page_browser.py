@@ -200,7 +200,7 @@ def test_what_the_server_refuses_is_said(server: TinyServer, browser: Any) -> No
         opened.page.fill("#chat-text", "word " * 2000)
         opened.page.click("#chat-send")
         opened.wait_for(
-            "document.getElementById('chat-error').textContent.includes('max_model_len')"
+            "document.getElementById('chat-error').textContent.includes('maximum context length')"
         )
         assert opened.page.locator("#chat-stop").is_hidden()
         assert opened.page.input_value("#chat-text") == "word " * 2000
