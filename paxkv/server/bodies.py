@@ -119,7 +119,7 @@ class GenerationBody(SamplingFields):
         except ValueError as error:
             message = str(error).replace("max_tokens", "max_completion_tokens", 1)
             raise BadRequest(message, param="max_completion_tokens") from None
-        return self.max_completion_tokens  # type: ignore[return-value]
+        return self.max_completion_tokens
 
     def _forms(self) -> dict[str, Any]:
         """The form that the answer must have, under each name that was used for one."""
