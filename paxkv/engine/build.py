@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -33,8 +34,10 @@ from paxkv.engine.scheduler.queues import Preemption
 from paxkv.memory import BlockManager, ContiguousManager
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
-from paxkv.models.rope import derived_max_len, rope_parameters
+from paxkv.models.rope import rope_parameters
 from paxkv.models.weight_store import Weights
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None] | None
 
@@ -195,13 +198,27 @@ def _sizes(config: ModelConfig, options: EngineConfig) -> tuple[int, int, int]:
     return max_model_len, batched, options.max_num_seqs or min(64 if on_cpu else 256, batched)
 
 
+def auto_dtype(stored: np.dtype) -> np.dtype:
+    """What the option dtype="auto" is for weights stored as `stored`: float32 on the CPU; else that
+    type, and bfloat16 for float32 and wider, which is said in the log.
+    """
+    if jax.default_backend() == "cpu":
+        return np.dtype(np.float32)
+    if stored.itemsize == 2:
+        return stored
+    logger.warning(
+        "dtype='auto': weights of type %s are used as bfloat16; dtype='float32' keeps them", stored
+    )
+    return np.dtype(jax.numpy.bfloat16)
+
+
 def resolve_dtype(name: str, auto: Any) -> np.dtype:
     """The numpy type of an option; `auto` stands for "auto"."""
     return np.dtype(jax.numpy.dtype(auto if name == "auto" else DTYPES.get(name, name)))
 
 
 def _max_model_len(config: ModelConfig, options: EngineConfig) -> int:
-    most = derived_max_len(config)
+    most = config.derived_max_len
     wanted = options.max_model_len
     if wanted is None:
         return most

@@ -28,7 +28,8 @@ DTYPES = {
 class EngineConfig:
     """Options of an engine, under vLLM's names. A wrong value is a ValueError that names it.
 
-    dtype: of weights and activations; "auto" is float32 on the CPU and bfloat16 elsewhere.
+    dtype: of weights and activations; "auto" is float32 on the CPU and elsewhere the type in which
+        most of the weights are stored, bfloat16 for float32 and for quantized GGUF files.
     kv_cache_dtype: of the pages; "auto" is the model's. "int8" and "fp8" (which is "fp8_e4m3") take
         one byte, "fp8_e5m2" too: quantized as they are written, a factor per token and key head.
     max_model_len: most tokens of one sequence, prompt and output; by default the model's own limit.
