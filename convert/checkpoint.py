@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,8 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 class Checkpoint(ABC):
     """Weights under canonical Hugging Face names, a configuration and a tokenizer.
 
-    config: `ModelConfig`. dtype: what the weights are stored as (float32 for quantized files).
+    config: `ModelConfig`. dtype: what most of the weights are stored as (float32 for quantized
+    files).
     """
 
     config: ModelConfig
@@ -52,6 +54,13 @@ class Checkpoint(ABC):
 
         Raises ValueError if there is none or its kind is not supported.
         """
+
+    def most_common_dtype(self) -> np.dtype:
+        """The type of most elements."""
+        counts: Counter[np.dtype] = Counter()
+        for name in self.names():
+            counts[self.tensor_dtype(name)] += math.prod(self.shape(name))
+        return counts.most_common(1)[0][0]
 
     def tensor(self, name: str) -> np.ndarray:
         """The whole tensor in a new array."""

@@ -10,8 +10,10 @@ import numpy as np
 from gguf import GGMLQuantizationType, dequantize
 
 from convert.checkpoint import BFLOAT16, Checkpoint, as_rows, row_chunks
+from convert.fields import Fields
 from convert.gguf_config import gguf_config
 from convert.gguf_header import GGUFTensor, read_header
+from convert.gguf_keys import check_kind
 from convert.gguf_names import canonical_name
 from convert.mapped_file import MappedFile
 
@@ -41,20 +43,19 @@ class GGUFCheckpoint(Checkpoint):
     def __init__(self, path: Path) -> None:
         self._file = MappedFile(path)
         self._metadata, stored = read_header(self._file)
-        self.architecture: str = self._metadata.get("general.architecture", "")
+        general = Fields(path, self._metadata)
+        self.architecture = general.text("general.architecture", "")
         if self.architecture not in _PERMUTED:
             raise ValueError(
                 f"{path}: GGUF architecture {self.architecture!r} is not supported; "
                 f"supported: {', '.join(_PERMUTED)}"
             )
-        parts = self._metadata.get("split.count", 1)
-        if parts > 1:
-            raise ValueError(f"{path} is one of {parts} parts; merge them with llama-gguf-split")
+        check_kind(general)
         freqs = stored.pop("rope_freqs.weight", None)
         self._tensors = {canonical_name(name): tensor for name, tensor in stored.items()}
         factors = None if freqs is None else self._values(freqs, slice(0, 1)).reshape(-1)
         self.config = gguf_config(path, self._metadata, self._shapes(), factors)
-        self.dtype = self.tensor_dtype("model.layers.0.self_attn.q_proj.weight")
+        self.dtype = self.most_common_dtype()
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tensor.shape for name, tensor in self._tensors.items()}

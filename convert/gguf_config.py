@@ -8,40 +8,96 @@ from typing import Any
 
 import numpy as np
 
+from convert.fields import Fields
+from convert.gguf_keys import check_keys
+from convert.gguf_vocabulary import Vocabulary
 from convert.hf_config import eos_ids
+from convert.token_ids import known_ids
 from paxkv.models.config import ModelConfig, RopeScaling
 
-_END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_END_TOKENS = tuple(f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))
+_BOS_TOKEN = "tokenizer.ggml.bos_token_id"
+
+_PER_LAYER = frozenset(
+    {
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.sliding_window",
+        "feed_forward_length",
+        "rope.dimension_count",
+    }
+)
 
 
-def _rope_scaling(get: Any, context: int, freq_factors: np.ndarray | None) -> RopeScaling | None:
-    kind = get("rope.scaling.type", "none")
-    factor = get("rope.scaling.factor", 0.0)
-    if kind == "none" and get("rope.scale_linear", 0.0):
-        kind, factor = "linear", get("rope.scale_linear")
+def _rope_scaling(
+    fields: Fields, context: int, freq_factors: np.ndarray | None
+) -> RopeScaling | None:
+    factor = fields.number("rope.scaling.factor", None, zero=True)
+    if factor is None:
+        factor = fields.number("rope.scale_linear", 0.0, zero=True)
+    # A factor without a type is linear, and one of 0 is none, as in llama.cpp.
+    kind = fields.text("rope.scaling.type", "linear")
     factors = None
     if freq_factors is not None and not np.all(freq_factors == 1):
         factors = tuple(float(f) for f in freq_factors)
-    if kind == "none" or (kind == "linear" and factor in (0.0, 1.0)):
+    # llama.cpp multiplies attn_factor by the factor of the YaRN paper, Hugging Face replaces it
+    attention = fields.number("rope.scaling.attn_factor", 1.0)
+    if attention != 1 and kind != "yarn":
+        raise fields.wrong("rope.scaling.attn_factor", "1 without rope.scaling.type 'yarn'")
+    if kind == "none" or (kind in ("linear", "yarn") and factor in (0, 1) and attention == 1):
         return RopeScaling("per_frequency", freq_factors=factors) if factors else None
-    original = get("rope.scaling.original_context_length")
+    original = fields.integer("rope.scaling.original_context_length", None, least=0) or None
     if kind == "linear":
         return RopeScaling("linear", factor, original, freq_factors=factors)
     if kind != "yarn":
-        raise ValueError(
-            f"rope_scaling: unknown rope_type {kind!r}; GGUF files may have none, linear, yarn"
-        )
-    # llama.cpp multiplies attn_factor by the factor of the YaRN paper, Hugging Face replaces it
-    attention = get("rope.scaling.attn_factor", 1.0)
+        raise fields.wrong("rope.scaling.type", "none, linear or yarn")
+    factor = factor or 1.0
     return RopeScaling(
         "yarn",
         factor,
         original or context,
         attention_factor=None if attention == 1 else attention * (0.1 * math.log(factor) + 1),
-        beta_fast=get("rope.scaling.yarn_beta_fast"),
-        beta_slow=get("rope.scaling.yarn_beta_slow"),
+        beta_fast=fields.number("rope.scaling.yarn_beta_fast", None),
+        beta_slow=fields.number("rope.scaling.yarn_beta_slow", None),
         freq_factors=factors,
     )
+
+
+def _same_in_all_layers(path: Path, metadata: dict[str, Any], prefix: str) -> Fields:
+    """The fields under `prefix`; a list with one value for all layers stands for that value."""
+    values = {}
+    for key, value in metadata.items():
+        if not key.startswith(prefix):
+            continue
+        name = key.removeprefix(prefix)
+        if isinstance(value, list) and value and name in _PER_LAYER:
+            if any(entry != value[0] for entry in value):
+                raise ValueError(f"{path}: {key} differs between layers, which is not supported")
+            value = value[0]
+        values[name] = value
+    return Fields(path, values, prefix)
+
+
+def _special_ids(
+    path: Path, metadata: dict[str, Any], vocab_size: int
+) -> tuple[int | None, tuple[int, ...]]:
+    """The first token of a text, and every one that ends an answer."""
+    bos: tuple[int, ...]
+    if "tokenizer.ggml.tokens" in metadata:
+        vocabulary = Vocabulary(path, metadata)
+        first = vocabulary.special_id("bos")
+        bos, ends = (() if first is None else (first,)), vocabulary.end_ids()
+    else:
+        named = Fields(path, metadata)
+        bos = named.ids(_BOS_TOKEN)
+        ends = tuple(token for key in _END_TOKENS for token in named.ids(key))
+    beside = path.parent / "generation_config.json"
+    bos = known_ids(path, _BOS_TOKEN, bos, vocab_size)
+    ends = known_ids(path, _END_TOKENS[0], ends, vocab_size)
+    more = known_ids(beside, "eos_token_id", eos_ids(beside) or (), vocab_size)
+    return (bos[0] if bos else None), tuple(dict.fromkeys([*ends, *more]))
 
 
 def gguf_config(
@@ -54,61 +110,56 @@ def gguf_config(
 
     shapes: by canonical tensor name; they say whether the head is tied and which biases exist.
     freq_factors: `rope_freqs.weight` [head_dim / 2]. The end tokens are those of the metadata and
-    of a generation_config.json next to the file.
+    of a generation_config.json next to the file. Raises ValueError naming the key that is missing,
+    of the wrong type or not supported.
     """
     architecture = metadata["general.architecture"]
-
-    def get(key: str, default: Any = None) -> Any:
-        return metadata.get(f"{architecture}.{key}", default)
-
-    def need(key: str) -> Any:
-        value = get(key)
-        if value is None:
-            raise ValueError(f"{path}: metadata key {architecture}.{key} is missing")
-        if isinstance(value, list):
-            if len(set(value)) != 1:
-                raise ValueError(
-                    f"{path}: {architecture}.{key} differs between layers, which is not supported"
-                )
-            return value[0]
-        return value
-
-    if get("expert_count", 0):
-        raise ValueError(f"{path}: mixture-of-experts models are not supported")
+    fields = _same_in_all_layers(path, metadata, f"{architecture}.")
+    if fields.values.get("expert_count"):
+        raise ValueError(
+            f"{path}: mixture-of-experts models are not supported ({architecture}.expert_count)"
+        )
+    check_keys(fields)
     if "model.embed_tokens.weight" not in shapes:
         raise ValueError(f"{path}: missing tensor token_embd.weight")
-    num_heads = need("attention.head_count")
-    num_kv_heads = (
-        num_heads if get("attention.head_count_kv") is None else need("attention.head_count_kv")
-    )
-    head_dim = get("attention.key_length") or need("embedding_length") // num_heads
-    if get("attention.value_length", head_dim) != head_dim:
-        raise ValueError(f"{path}: keys and values of different lengths are not supported")
-    if get("rope.dimension_count", head_dim) != head_dim:
-        raise ValueError(
-            f"{path}: rotary embedding over {get('rope.dimension_count')} of {head_dim} dimensions "
-            "is not supported"
+    vocab_size = shapes["model.embed_tokens.weight"][0]
+    hidden_size = fields.integer("embedding_length")
+    num_heads = fields.integer("attention.head_count")
+    num_kv_heads = fields.integer("attention.head_count_kv", num_heads)
+    if num_heads % num_kv_heads:
+        raise fields.wrong(
+            "attention.head_count", f"a multiple of attention.head_count_kv={num_kv_heads}"
         )
-    context = need("context_length")
-    ends = [metadata.get(f"tokenizer.ggml.{key}") for key in _END_TOKENS]
-    beside = eos_ids(path.parent / "generation_config.json") or ()
+    head_dim = fields.integer("attention.key_length", 0, least=0) or hidden_size // num_heads
+    if head_dim < 2 or head_dim % 2:
+        given = fields.values.get("attention.key_length")
+        key = "attention.key_length" if given else "embedding_length"
+        raise fields.wrong(key, f"such that a head has an even length, not {head_dim}")
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if fields.integer(key, head_dim) != head_dim:
+            raise fields.wrong(key, f"{head_dim}, the length of a key")
+    context = fields.integer("context_length")
+    theta = fields.number("rope.freq_base", 10000.0)
+    if theta <= 1:
+        raise fields.wrong("rope.freq_base", "above 1")
+    bos, ends = _special_ids(path, metadata, vocab_size)
     return ModelConfig(
         architecture=architecture,
-        vocab_size=shapes["model.embed_tokens.weight"][0],
-        hidden_size=need("embedding_length"),
-        intermediate_size=need("feed_forward_length"),
-        num_layers=need("block_count"),
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer("feed_forward_length"),
+        num_layers=fields.integer("block_count"),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=need("attention.layer_norm_rms_epsilon"),
-        rope_theta=get("rope.freq_base", 10000.0),
-        rope_scaling=_rope_scaling(get, context, freq_factors),
+        rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon", zero=True),
+        rope_theta=theta,
+        rope_scaling=_rope_scaling(fields, context, freq_factors),
         max_position_embeddings=context,
         tie_word_embeddings="lm_head.weight" not in shapes,
-        sliding_window=get("attention.sliding_window") or None,
+        sliding_window=fields.integer("attention.sliding_window", 0, least=0) or None,
         attention_bias="model.layers.0.self_attn.q_proj.bias" in shapes,
         mlp_bias="model.layers.0.mlp.gate_proj.bias" in shapes,
-        bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
-        eos_token_ids=tuple(dict.fromkeys([*(e for e in ends if e is not None), *beside])),
+        bos_token_id=bos,
+        eos_token_ids=ends,
     )

@@ -79,6 +79,8 @@ class _Cursor:
                 dtype = np.dtype(_SCALARS[inner])
                 start = self._take(dtype.itemsize * count)
                 return np.frombuffer(self.file[start : self.offset], dtype).tolist()
+            if inner == GGUFValueType.ARRAY:
+                raise ValueError(f"{self.file.path}: a metadata list of lists is not supported")
             return [self.value(inner) for _ in range(count)]
         if kind in _SCALARS:
             return self.number(_SCALARS[GGUFValueType(kind)])

@@ -14,6 +14,7 @@ from convert.checkpoint import Checkpoint
 from convert.hf_config import hf_config, read_json
 from convert.hf_tokenizer import eos_id, hf_tokenizer
 from convert.safetensors_file import SafetensorsFile
+from convert.token_ids import known_ids
 
 if TYPE_CHECKING:
     from paxkv.text.tokenizer import Tokenizer
@@ -71,9 +72,10 @@ class HFCheckpoint(Checkpoint):
     def __init__(self, path: Path) -> None:
         self.path = path
         config = hf_config(read_json(path / "config.json"), path / "config.json")
-        ends = dict.fromkeys([*config.eos_token_ids, eos_id(path)])
+        end = eos_id(path)
+        ends = [*config.eos_token_ids, *([] if end is None else [end])]
         self.config = dataclasses.replace(
-            config, eos_token_ids=tuple(end for end in ends if end is not None)
+            config, eos_token_ids=known_ids(path, "eos_token", ends, config.vocab_size)
         )
         if (path / _INDEX).is_file():
             source = _indexed(path)
@@ -85,10 +87,9 @@ class HFCheckpoint(Checkpoint):
         }
         if self.config.tie_word_embeddings and {_EMBED, _HEAD} <= self._source.keys():
             self._resolve_head()
-        first = next(iter(self._source), None)
-        if first is None:
+        if not self._source:
             raise ValueError(f"{path} holds no tensors")
-        self.dtype = self.tensor_dtype(_EMBED if _EMBED in self._source else first)
+        self.dtype = self.most_common_dtype()
 
     def _resolve_head(self) -> None:
         """A stored head of a tied model: drop a copy of the embedding, else keep it, as

@@ -9,6 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken
 
+from convert.fields import Fields, shown
 from convert.hf_config import read_json
 from paxkv.text.tokenizer import Tokenizer
 
@@ -21,11 +22,9 @@ _ROLES = (
     "cls_token",
     "mask_token",
 )
-
-
-def _text(token: Any) -> str | None:
-    """Special tokens are stored as a string or as an object with `content`."""
-    return token.get("content") if isinstance(token, dict) else token
+_CONFIG, _MAP = "tokenizer_config.json", "special_tokens_map.json"
+_ADDED = "added_tokens_decoder"
+_FLAGS = ("single_word", "lstrip", "rstrip", "special")
 
 
 def _optional(path: Path) -> dict[str, Any]:
@@ -34,26 +33,54 @@ def _optional(path: Path) -> dict[str, Any]:
 
 def special_tokens(path: Path) -> dict[str, str]:
     """Special tokens by role from tokenizer_config.json, else special_tokens_map.json."""
-    merged = _optional(path / "special_tokens_map.json") | {
-        role: token
-        for role, token in _optional(path / "tokenizer_config.json").items()
-        if role in _ROLES
-    }
-    found = {role: _text(merged.get(role)) for role in _ROLES}
+    found: dict[str, str | None] = dict.fromkeys(_ROLES)
+    for name in (_MAP, _CONFIG):
+        fields = Fields(path / name, _optional(path / name))
+        for role in found.keys() & fields.values.keys():
+            value = fields.values[role]
+            text = value.get("content") if isinstance(value, dict) else value
+            if text is not None and not isinstance(text, str):
+                raise fields.wrong(role, "a string, an object with content or null")
+            found[role] = text
     return {role: text for role, text in found.items() if text}
+
+
+def _added_tokens(file: Path) -> dict[int, Fields]:
+    """Entries of `added_tokens_decoder` by id, each with a string as its content."""
+    raw = Fields(file, _optional(file)).section(_ADDED)
+    added = {}
+    for index, token in raw.items():
+        known = isinstance(token, dict) and isinstance(token.get("content"), str)
+        if not known or not index.isdecimal():
+            raise ValueError(
+                f"{file}: {_ADDED}[{index!r}]={shown(token)} must be an object with a string as "
+                "its content, under a number"
+            )
+        added[int(index)] = Fields(file, token, f"{_ADDED}[{index}].")
+    return dict(sorted(added.items()))
 
 
 def eos_id(path: Path) -> int | None:
     """Id of the tokenizer's end token, read without building the tokenizer."""
     text = special_tokens(path).get("eos_token")
-    added = _optional(path / "tokenizer_config.json").get("added_tokens_decoder", {})
-    for index, token in added.items():
-        if token["content"] == text:
-            return int(index)
-    for token in _optional(path / "tokenizer.json").get("added_tokens", []):
-        if token["content"] == text:
-            return int(token["id"])
+    if text is None:
+        return None
+    for index, token in _added_tokens(path / _CONFIG).items():
+        if token.values["content"] == text:
+            return index
+    file = path / "tokenizer.json"
+    entries = _optional(file).get("added_tokens") or []
+    for token in entries if isinstance(entries, list) else []:
+        if isinstance(token, dict) and token.get("content") == text:
+            return Fields(file, token, "added_tokens.").integer("id", least=0)
     return None
+
+
+def _added_token(token: Fields) -> AddedToken:
+    """With the library's defaults for flags that are missing."""
+    flags = {flag: token.flag(flag, False) for flag in _FLAGS}
+    normalized = token.flag("normalized", not flags["special"])
+    return AddedToken(token.text("content"), normalized=normalized, **flags)
 
 
 def chat_templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
@@ -64,7 +91,16 @@ def chat_templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
     if isinstance(stored, str):
         templates["default"] = stored
     elif isinstance(stored, list):
-        templates |= {entry["name"]: entry["template"] for entry in stored}
+        for index, entry in enumerate(stored):
+            names = entry.keys() if isinstance(entry, dict) else set()
+            if not {"name", "template"} <= names or not all(
+                isinstance(text, str) for text in entry.values()
+            ):
+                raise ValueError(
+                    f"{path / _CONFIG}: chat_template[{index}]={shown(entry)} must be an object "
+                    "with the strings name and template"
+                )
+            templates[entry["name"]] = entry["template"]
     legacy = _optional(path / "chat_template.json").get("chat_template")
     if isinstance(legacy, str):
         templates["default"] = legacy
@@ -95,10 +131,9 @@ def hf_tokenizer(path: Path) -> Tokenizer:
     backend.no_truncation()
     backend.no_padding()
     config = _optional(path / "tokenizer_config.json")
-    for _, token in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda e: int(e[0])):
-        if backend.token_to_id(token["content"]) is None:
-            flags = {key: token[key] for key in ("lstrip", "rstrip", "normalized", "special")}
-            backend.add_tokens([AddedToken(token["content"], **flags)])
+    for token in _added_tokens(path / _CONFIG).values():
+        if backend.token_to_id(token.values["content"]) is None:
+            backend.add_tokens([_added_token(token)])
     special = special_tokens(path)
     missing = [text for text in special.values() if backend.token_to_id(text) is None]
     if missing:

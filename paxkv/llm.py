@@ -47,7 +47,7 @@ class LLM:
 
         use_persistent_cache(_cache_directory(options))
         from convert import load_params, open_checkpoint
-        from paxkv.engine.build import build_engine, resolve_dtype
+        from paxkv.engine.build import auto_dtype, build_engine, resolve_dtype
         from paxkv.engine.progress import bar
         from paxkv.models.weight_store import Weights
         from paxkv.models.weights import abstract_params
@@ -60,10 +60,12 @@ class LLM:
             self._tokenizer = source.tokenizer()
             # Rows beyond the tokenizer's are padding: not loaded, they cannot be sampled.
             known = min(config.vocab_size, self._tokenizer.vocab_size)
-            config = replace(config, vocab_size=known)
+            ends = tuple(token for token in config.eos_token_ids if token < known)
+            config = replace(config, vocab_size=known, eos_token_ids=ends)
         self.model_config = config
-        dtype = resolve_dtype(options.dtype, _auto_dtype())
         options.resolve(config)  # raises before weights are read
+        auto = options.dtype == "auto"
+        dtype = auto_dtype(checkpoint.dtype) if auto else resolve_dtype(options.dtype, None)
         shapes = abstract_params(config, dtype)
         load = partial(load_params, checkpoint, dtype, vocab_size=config.vocab_size)
         with (
@@ -276,12 +278,6 @@ def _conversations(messages: Messages | Sequence[Messages]) -> Sequence[Messages
     if not messages:
         raise ValueError("messages is empty; at least one message is needed")
     return [messages] if isinstance(messages[0], Mapping) else messages  # type: ignore[list-item,return-value]
-
-
-def _auto_dtype() -> str:
-    import jax
-
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
 def _cache_directory(options: EngineConfig) -> Path | None:

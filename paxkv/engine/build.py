@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -34,6 +35,8 @@ from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.models.rope import rope_parameters
 from paxkv.models.weight_store import Weights
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None] | None
 
@@ -155,6 +158,20 @@ def _require_step_memory(config: ResolvedConfig, model: ModelConfig, dtype: np.d
     ):
         count = getattr(config, name)
         require_memory(count * bytes_each, name, count, what)
+
+
+def auto_dtype(stored: np.dtype) -> np.dtype:
+    """What the option dtype="auto" is for weights stored as `stored`: float32 on the CPU; else that
+    type, and bfloat16 for float32 and wider, which is said in the log.
+    """
+    if jax.default_backend() == "cpu":
+        return np.dtype(np.float32)
+    if stored.itemsize == 2:
+        return stored
+    logger.warning(
+        "dtype='auto': weights of type %s are used as bfloat16; dtype='float32' keeps them", stored
+    )
+    return np.dtype(jax.numpy.bfloat16)
 
 
 def resolve_dtype(name: str, auto: Any) -> np.dtype:

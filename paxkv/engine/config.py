@@ -9,7 +9,6 @@ from os import PathLike
 from typing import Literal, get_args
 
 from paxkv.models.config import ModelConfig
-from paxkv.models.rope import derived_max_len
 from paxkv.sampling.sampling_params import MAX_BEAMS, MOST_END_IDS
 from paxkv.validation import shown
 
@@ -31,7 +30,8 @@ DTYPES = {
 class EngineConfig:
     """Options of an engine, under vLLM's names. A wrong value is a ValueError that names it.
 
-    dtype: of weights and activations; "auto" is float32 on the CPU and bfloat16 elsewhere.
+    dtype: of weights and activations; "auto" is float32 on the CPU and elsewhere the type in which
+        most of the weights are stored, bfloat16 for float32 and for quantized GGUF files.
     kv_cache_dtype: of the pages; "auto" is the model's. "int8" and "fp8" (which is "fp8_e4m3") take
         one byte, "fp8_e5m2" too: quantized as they are written, a factor per token and key head.
     max_model_len: most tokens of one sequence, prompt and output; by default the model's own limit.
@@ -181,7 +181,7 @@ class EngineConfig:
         import jax
 
         on_cpu = jax.default_backend() == "cpu"
-        longest = derived_max_len(model_config)
+        longest = model_config.derived_max_len
         max_model_len = longest if self.max_model_len is None else self.max_model_len
         if max_model_len > longest:
             raise ValueError(

@@ -107,6 +107,8 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} must be even (rotary pairs)")
+        if not self.rope_theta > 1:
+            raise ValueError(f"rope_theta={self.rope_theta!r} must be above 1")
         if self.hidden_act not in ACTIVATIONS:
             raise ValueError(
                 f"hidden_act={self.hidden_act!r} is not supported; "
@@ -131,3 +133,23 @@ class ModelConfig:
     def kv_size(self) -> int:
         """Rows of the key (or value) projection: num_kv_heads * head_dim."""
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def original_length(self) -> int:
+        """Tokens the model was trained on, before rotary scaling."""
+        scaling = self.rope_scaling
+        original = None if scaling is None else scaling.original_max_position_embeddings
+        return original or self.max_position_embeddings
+
+    @property
+    def derived_max_len(self) -> int:
+        """The longest sequence (tokens) the configuration allows, as vLLM derives it.
+
+        linear, dynamic and yarn stretch the original length by their factor, once: the
+        configuration's `original_max_position_embeddings` where it has one, else
+        `max_position_embeddings`. llama3 and unscaled models state the final length themselves.
+        """
+        scaling = self.rope_scaling
+        if scaling is None or scaling.rope_type not in ("linear", "dynamic", "yarn"):
+            return self.max_position_embeddings
+        return int(self.original_length * scaling.factor)

@@ -1,4 +1,4 @@
-"""Rotary embedding tables: inverse frequencies, attention factor, longest position."""
+"""Rotary embedding tables: inverse frequencies, attention factor."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ def _powers(base: float, dim: int) -> np.ndarray:
     return np.float32(base) ** exponents
 
 
-def _original_length(scaling: RopeScaling, config: ModelConfig) -> int:
-    return scaling.original_max_position_embeddings or config.max_position_embeddings
-
-
 def _llama3(inv_freq: np.ndarray, scaling: RopeScaling, config: ModelConfig) -> np.ndarray:
     """Llama 3.1: long wavelengths are divided by the factor, short ones kept, others blended."""
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     assert low is not None
     assert high is not None
-    turns = _original_length(scaling, config) * inv_freq / np.float32(2 * math.pi)
+    turns = config.original_length * inv_freq / np.float32(2 * math.pi)
     kept = np.clip((turns - low) / (high - low), 0, 1)
     return ((1 - kept) * inv_freq / scaling.factor + kept * inv_freq).astype(np.float32)
 
@@ -33,7 +29,7 @@ def _llama3(inv_freq: np.ndarray, scaling: RopeScaling, config: ModelConfig) -> 
 def _yarn(scaling: RopeScaling, config: ModelConfig) -> np.ndarray:
     """YaRN (arXiv 2309.00071), "NTK-by-parts": interpolate slow dimensions, keep fast ones."""
     dim, base = config.head_dim, config.rope_theta
-    length = _original_length(scaling, config)
+    length = config.original_length
 
     def dimension(rotations: float) -> float:
         return dim * math.log(length / (rotations * 2 * math.pi)) / (2 * math.log(base))
@@ -91,16 +87,3 @@ def rope_parameters(
     if scaling.freq_factors is not None:
         inv_freq = inv_freq / np.asarray(scaling.freq_factors, np.float32)
     return inv_freq, 1.0
-
-
-def derived_max_len(config: ModelConfig) -> int:
-    """The longest sequence (tokens) the model's configuration allows, as vLLM derives it.
-
-    linear, dynamic and yarn stretch the original length by their factor, once: the configuration's
-    `original_max_position_embeddings` where it has one, else `max_position_embeddings`. llama3 and
-    unscaled models state the final length themselves.
-    """
-    scaling = config.rope_scaling
-    if scaling is None or scaling.rope_type not in ("linear", "dynamic", "yarn"):
-        return config.max_position_embeddings
-    return int(_original_length(scaling, config) * scaling.factor)

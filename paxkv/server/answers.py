@@ -54,7 +54,8 @@ async def answer(
     try:
         if body.stream:
             await unless_gone(http.receive, call.start())
-            return EventStream(call, chunks(call, form, usage=body.wants_usage_chunk))
+            usage, always = body.wants_usage_chunk, body.wants_usage_always
+            return EventStream(call, chunks(call, form, usage=usage, always=always))
         requests = await unless_gone(http.receive, call.finish())
         content = await service.work(lambda: to_json(form.whole([r.output() for r in requests])))
     except BaseException:
@@ -117,11 +118,16 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def chunks(call: PendingRequest, form: Format, *, usage: bool) -> AsyncIterator[bytes]:
-    """The events of a call's chunks, `[DONE]` at the end."""
+async def chunks(
+    call: PendingRequest, form: Format, *, usage: bool, always: bool = False
+) -> AsyncIterator[bytes]:
+    """The events of a call's chunks, `[DONE]` at the end.
+
+    usage: whether one more chunk tells it. always: whether every chunk does.
+    """
     try:
         async for pieces in call.pieces():
-            new = [chunk for piece in pieces for chunk in form.chunks(piece)]
+            new = [chunk for piece in pieces for chunk in _chunks(form, piece, always)]
             if new:
                 yield b"".join(map(event, new))
         if usage:
@@ -129,6 +135,14 @@ async def chunks(call: PendingRequest, form: Format, *, usage: bool) -> AsyncIte
     except ApiError as error:
         yield b"data: " + error.json().encode() + b"\n\n"
     yield b"data: [DONE]\n\n"
+
+
+def _chunks(form: Format, piece: Piece, usage: bool) -> list[dict[str, Any]]:
+    found = form.chunks(piece)
+    if not usage or not found:
+        return found
+    so_far = form.usage_chunk()["usage"]
+    return [{**chunk, "usage": so_far} for chunk in found]
 
 
 def event(value: dict[str, Any]) -> bytes:

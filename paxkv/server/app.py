@@ -27,6 +27,7 @@ from paxkv.server.middleware.header_limit import HeaderLimit
 from paxkv.server.middleware.request_line import RequestLine
 from paxkv.server.middleware.request_log import RequestLog
 from paxkv.server.page import routes as page_routes
+from paxkv.server.root_path import RootPath, check_free
 from paxkv.server.routes import (
     admin,
     chat,
@@ -108,10 +109,13 @@ def build_app(
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        servers=[{"url": settings.root_path}] if settings.root_path else None,
     )
     app.state.service = service
     for module in ROUTERS:
-        app.include_router(module.routes(service))
+        router = module.routes(service)
+        check_free(settings.root_path, (getattr(route, "path", "") for route in router.routes))
+        app.include_router(router)
     _guard(app, settings, limits)
     app.add_exception_handler(ApiError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
@@ -145,6 +149,8 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
     app.add_middleware(RequestLine)
     app.add_middleware(FaultAnswer)
     app.add_middleware(RequestLog)
+    if settings.root_path:
+        app.add_middleware(RootPath, root_path=settings.root_path)
 
 
 async def _tell(http: HttpRequest, error: Exception) -> Response:

@@ -60,10 +60,12 @@ def conversation_ids(
     tools: list[dict[str, Any]] | None = None,
     continue_final_message: bool = False,
     truncation: Truncation | None = None,
+    add_special_tokens: bool = False,
 ) -> list[int]:
     """Token ids of a conversation; blocking. Raises BadRequest for what cannot be one.
 
-    add_generation_prompt: by default unless continue_final_message.
+    add_generation_prompt: by default unless continue_final_message. add_special_tokens: besides
+    what the template writes.
     """
     _check(messages, service.limits.max_messages)
     for name, value in (
@@ -92,9 +94,9 @@ def conversation_ids(
             **variables,
         )
         if truncation is not None:
-            return truncation.text(tokenizer, text, add_special_tokens=False)
+            return truncation.text(tokenizer, text, add_special_tokens)
         service.check_text(text, "messages")
-        return tokenizer.encode(text, add_special_tokens=False)
+        return tokenizer.encode(text, add_special_tokens)
     except ValueError as error:
         raise bad_request(error, param="messages") from None
 

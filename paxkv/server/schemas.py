@@ -14,35 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema, 
 
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.server.errors import BadRequest
+from paxkv.server.request_fields import IGNORED, REFUSED
 
 logger = logging.getLogger(__name__)
 
-# Known to clients of OpenAI or vLLM, not to this server, and changing the answer.
-UNSUPPORTED = {
-    "suffix": "text can only be continued, not filled in",
-    "prompt_embeds": "prompts are text or token ids",
-    "logits_processors": "code from requests is not run",
-    "return_tokens_as_token_ids": "tokens are shown as text",
-    "guided_whitespace_pattern": "white space follows the grammar",
-    "guided_decoding_backend": "there is one",
-    "functions": "calling functions is not supported",
-    "function_call": "calling functions is not supported",
-    "tools": "calling tools is not supported",
-    "tool_choice": "calling tools is not supported",
-    "audio": "only text is supported",
-    "modalities": "only text is supported",
-    "prediction": "predicted outputs are not supported",
-    "web_search_options": "searching the web is not supported",
-    "documents": "put documents into the messages",
-    "chat_template": "only the model's own chat template, or the server's, is used",
-}
-# Values with which those fields change nothing.
-HARMLESS: dict[str, tuple[Any, ...]] = {
-    "tool_choice": ("none", "auto"),
-    "function_call": ("none",),
-    "modalities": (["text"],),
-}
-LONGEST_SHOWN = 20
+LONGEST_SHOWN = 32  # characters of an unknown field's name
+MOST_SHOWN = 20
 
 
 def _json_type(hint: Any) -> Any:
@@ -71,14 +48,15 @@ class Body(BaseModel):
         """Raise BadRequest for a field that would change the answer, and log what is ignored."""
         ignored = []
         for name, value in (self.model_extra or {}).items():
-            if name not in UNSUPPORTED:
-                ignored.append(name[:LONGEST_SHOWN])
-            elif value not in (None, False, [], {}) and value not in HARMLESS.get(name, ()):
+            refused = REFUSED.get(name)
+            if refused is None:
+                ignored.append(f"{name[:LONGEST_SHOWN]} ({IGNORED.get(name, 'unknown')})")
+            elif value is not None and value not in refused.harmless:
                 raise BadRequest(
-                    f"{name} is not supported: {UNSUPPORTED[name]}", param=name, code="unsupported"
+                    f"{name} is not supported: {refused.reason}", param=name, code="unsupported"
                 )
         if ignored:
-            logger.info("ignored fields: %r", ignored[:LONGEST_SHOWN])
+            logger.info("ignored fields: %r", ignored[:MOST_SHOWN])
 
 
 SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
@@ -91,6 +69,8 @@ SamplingFields: Any = create_model("SamplingFields", __base__=Body, **_definitio
 
 
 class StreamOptions(Body):
+    """include_usage: one more chunk, with the usage. continuous_usage_stats: every chunk has it."""
+
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
@@ -122,7 +102,7 @@ class GenerationBody(SamplingFields):
         given = {name: getattr(self, name) for name in SAMPLING_FIELDS}
         given = {name: value for name, value in given.items() if value is not None}
         if self.max_completion_tokens is not None:
-            given["max_tokens"] = self.max_completion_tokens
+            given["max_tokens"] = self._most_tokens()
         if isinstance(given.get("logit_bias"), dict):
             given["logit_bias"] = _token_keys(given["logit_bias"])
         forms = self._forms()
@@ -131,6 +111,15 @@ class GenerationBody(SamplingFields):
         if forms:
             (given["structured_outputs"],) = forms.values()
         return given
+
+    def _most_tokens(self) -> int:
+        """max_completion_tokens, checked under the name it came with."""
+        try:
+            SamplingParams(max_tokens=self.max_completion_tokens or 1)  # 0: see `echo`
+        except ValueError as error:
+            message = str(error).replace("max_tokens", "max_completion_tokens", 1)
+            raise BadRequest(message, param="max_completion_tokens") from None
+        return self.max_completion_tokens
 
     def _forms(self) -> dict[str, Any]:
         """The form that the answer must have, under each name that was used for one."""
@@ -155,17 +144,15 @@ class GenerationBody(SamplingFields):
             return
         if not self.stream:
             raise BadRequest("stream_options needs stream=true", param="stream_options")
-        if options.continuous_usage_stats:
-            raise BadRequest(
-                "stream_options.continuous_usage_stats is not supported: usage comes once, at the "
-                "end",
-                param="stream_options",
-                code="unsupported",
-            )
+        options.refuse_unsupported()
 
     @property
     def wants_usage_chunk(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def wants_usage_always(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
 
 def response_form(response_format: dict[str, Any] | None) -> dict[str, Any] | None:

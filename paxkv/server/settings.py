@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from paxkv.server.middleware.auth import Keys, gather_keys
+
+# Of what no proxy encodes; "." and ".." are for browsers to resolve.
+ROOT_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*")
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class ServerSettings:
     admin_key_file: more of them, one a line.
     ssl_certfile: certificate chain (PEM), for HTTPS. ssl_keyfile: its private key (PEM),
         without a passphrase.
+    root_path: path prefix under which a reverse proxy serves this server, such as /llm; the proxy
+        may remove it or leave it on.
     allowed_origins: origins that pages may call the server from; by default none. Repeat it.
     otlp_traces_endpoint: URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span for
         each request; by default none. Needs the extra `otel`.
@@ -57,6 +63,7 @@ class ServerSettings:
     admin_key_file: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
+    root_path: str = ""
     allowed_origins: Sequence[str] | None = None
     otlp_traces_endpoint: str | None = None
     log_format: Literal["text", "json"] = "text"
@@ -81,6 +88,11 @@ class ServerSettings:
                 raise ValueError(f"{name}={value!r} must be a number of at least {low}")
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ValueError("ssl_certfile and ssl_keyfile go together")
+        if not isinstance(self.root_path, str) or not ROOT_PATH.fullmatch(self.root_path):
+            raise ValueError(
+                f"root_path={self.root_path!r} must be a path such as '/llm': a slash before each "
+                "part and none at the end; letters, digits, '.', '_', '~' and '-'"
+            )
         endpoint = self.otlp_traces_endpoint
         if endpoint is not None and not endpoint.startswith(("http://", "https://")):
             raise ValueError(

@@ -57,7 +57,23 @@ def _with_values(call: dict[str, Any]) -> dict[str, Any]:
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         arguments = json.loads(arguments)
+    if isinstance(arguments, dict):
+        arguments = _Arguments(arguments)
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+class _Arguments(dict[str, Any]):
+    """Arguments of a call: an object to templates that go through it, and JSON to those that put
+    it into a text, as some families' do."""
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+    def __add__(self, after: str) -> str:
+        return str(self) + after
+
+    def __radd__(self, before: str) -> str:
+        return before + str(self)
 
 
 def joined_text(content: Any, index: int) -> Any:

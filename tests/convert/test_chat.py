@@ -192,6 +192,27 @@ def test_templates_see_no_content_as_empty_text(template: str, missing: dict[str
     assert NO_CONTENT[template] in own(template).render_chat([message])
 
 
+# How families' templates write the arguments of a call: as an object, or as a text.
+ARGUMENTS = {
+    "{{ a | tojson }}": '{"a": {"b": 1}}',
+    "{{ 'x' + a + 'y' }}": 'x{"a": {"b": 1}}y',
+    "{{ a + 'y' }}{{ a ~ 'z' }}": '{"a": {"b": 1}}y{"a": {"b": 1}}z',
+    "{{ a }}": '{"a": {"b": 1}}',
+    "{% for k, v in a | items %}{{ k }}={{ v | tojson }}{% endfor %}": 'a={"b": 1}',
+    "{{ a if a is string else a | tojson }}{{ a is mapping }}": '{"a": {"b": 1}}True',
+}
+
+
+@pytest.mark.parametrize("way", ARGUMENTS)
+@pytest.mark.parametrize("given", ['{"a": {"b": 1}}', {"a": {"b": 1}}])
+def test_templates_may_take_arguments_either_way(way: str, given: Any) -> None:
+    """Kind: some families' templates go through arguments, others put them into a text."""
+    call = {"type": "function", "function": {"name": "now", "arguments": given}}
+    template = "{% set a = messages[0].tool_calls[0].function.arguments %}" + way
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert own(template).render_chat([message]) == ARGUMENTS[way]
+
+
 @pytest.mark.parametrize("calls", ["x", 3, [1], [{}], [{"function": {"arguments": "{"}}], {"a": 1}])
 def test_wrong_tool_calls_are_refused(calls: Any) -> None:
     with pytest.raises(ValueError, match=r"messages\[0\].tool_calls must be a list"):

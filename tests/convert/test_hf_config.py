@@ -55,19 +55,16 @@ def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
     assert (found.max_position_embeddings, found.tie_word_embeddings) == (2048, False)
 
 
-def test_sliding_window_only_for_mistral(tmp_path: Path) -> None:
-    assert config(tmp_path, model_type="mistral", sliding_window=128).sliding_window == 128
-    assert config(tmp_path, model_type="mistral", sliding_window=None).sliding_window is None
-    assert config(tmp_path, sliding_window=128).sliding_window is None
-
-
 @pytest.mark.parametrize(
     "changes",
     [
         {"rope_scaling": LLAMA3},
         {"rope_scaling": LLAMA3 | {"type": "llama3", "rope_type": None}},
         {"rope_parameters": LLAMA3 | {"rope_theta": 5e5}, "rope_theta": "drop"},
-        {"rope_parameters": {"full_attention": LLAMA3 | {"rope_theta": 5e5}}},
+        {
+            "rope_parameters": {"full_attention": LLAMA3 | {"rope_theta": 5e5}},
+            "layer_types": ["full_attention"] * 2,
+        },
     ],
 )
 def test_every_spelling_of_rope_scaling(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -113,7 +110,7 @@ def test_end_tokens(tmp_path: Path) -> None:
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization 'gptq'"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"hidden_size": "drop"}, "field hidden_size is missing"),
-        ({"num_attention_heads": 3}, "num_heads=3 must be a multiple of num_kv_heads=2"),
+        ({"num_key_value_heads": 3}, "num_heads=4 must be a multiple of num_kv_heads=3"),
         ({"head_dim": 15}, "head_dim=15 must be even"),
         ({"rope_scaling": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
     ],

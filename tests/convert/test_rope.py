@@ -14,7 +14,7 @@ import rope_cases
 
 from convert.hf_config import hf_config
 from paxkv.models.config import ModelConfig, RopeScaling
-from paxkv.models.rope import derived_max_len, rope_parameters
+from paxkv.models.rope import rope_parameters
 
 REFERENCE = json.loads(Path(__file__).with_name("rope_reference.json").read_text())
 
@@ -86,10 +86,10 @@ def test_factors_per_frequency_divide() -> None:
     ],
 )
 def test_derived_length(name: str, length: int) -> None:
-    assert derived_max_len(model(name)) == length
+    assert model(name).derived_max_len == length
 
 
 def test_derived_length_takes_the_original_where_given() -> None:
     raw = rope_cases.config("linear")
     raw["rope_scaling"] = raw["rope_scaling"] | {"original_max_position_embeddings": 4096}
-    assert derived_max_len(hf_config(raw, Path("config.json"))) == 8192
+    assert hf_config(raw, Path("config.json")).derived_max_len == 8192

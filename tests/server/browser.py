@@ -68,6 +68,10 @@ class Window:
             self.page.wait_for_timeout(30)
 
 
+def url(server: Any) -> str:
+    return f"http://127.0.0.1:{server.port}/"
+
+
 @contextmanager
 def window(browser: Any, url: str, **options: Any) -> Iterator[Window]:
     """A window of its own, without what another one stored."""

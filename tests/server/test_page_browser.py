@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
 from paxkv.server.settings import ServerSettings
-from tests.server.browser import Window, start_chromium, window
+from tests.server.browser import Window, url, window
 from tests.server.full_pool import full_pool
 from tests.server.test_page import naive_pool, numbers_of
 from tests.server.tiny_server import TinyServer, chat, serving
-
-sync_api = pytest.importorskip(
-    "playwright.sync_api", reason="the page's test needs: pip install 'paxkv[browser]'"
-)
 
 KEY = "browser-key-123"
 # Okabe and Ito's, as the page has them.
@@ -25,18 +19,6 @@ COLOURS = ("0072b2", "e69f00", "009e73", "d55e00", "cc79a7", "56b4e9", "f0e442")
 LIGHT = {"free": "eceef2", "cached": "a3abb8", "ink": "16181d"}
 DARK = {"free": "23272f", "cached": "697282", "ink": "eef0f4"}
 DARKENED = 0.4
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = start_chromium(playwright)
-        yield browser
-        browser.close()
-
-
-def url(server: TinyServer) -> str:
-    return f"http://127.0.0.1:{server.port}/"
 
 
 def rgb(text: str) -> np.ndarray:
@@ -69,8 +51,8 @@ def check_map(opened: Window, pages: list[tuple[int, bool, bool]], theme: dict[s
     assert size == int(size)
     wrong = []
     for place, page in enumerate(pages):
-        x = int(box["x"] + place % columns * size)
-        y = int(box["y"] + place // columns * size)
+        x = round(box["x"]) + place % columns * int(size)
+        y = round(box["y"]) + place // columns * int(size)
         if not any(is_colour(picture[y, x], colour) for colour in corner_colours(page, theme)):
             wrong.append((place + 1, page, picture[y, x].tolist()))
     assert wrong == []
@@ -79,7 +61,7 @@ def check_map(opened: Window, pages: list[tuple[int, bool, bool]], theme: dict[s
 def test_the_map_shows_every_page(server: TinyServer, browser: Any) -> None:
     """In light colours, and in dark ones when the system changes over."""
     with (
-        full_pool(server.model, 600, 24) as memory,
+        full_pool(server.model, 400, 24) as memory,
         window(browser, url(server), color_scheme="light") as opened,
     ):
         opened.wait_for("document.querySelectorAll('#queue tr').length > 10")
@@ -91,13 +73,13 @@ def test_the_map_shows_every_page(server: TinyServer, browser: Any) -> None:
         check_map(opened, pages, DARK)
         summary = opened.page.inner_text("#map-summary")
         stats = memory.stats()
-        assert f"600 pages of 4 tokens: {stats.used_blocks} in use" in summary
+        assert f"400 pages of 4 tokens: {stats.used_blocks} in use" in summary
         assert f"{stats.shared_blocks} shared" in summary
         assert opened.complaints == []
 
 
 def test_a_request_is_chosen_by_mouse_and_by_keyboard(server: TinyServer, browser: Any) -> None:
-    with full_pool(server.model, 600, 24) as memory, window(browser, url(server)) as opened:
+    with full_pool(server.model, 400, 24) as memory, window(browser, url(server)) as opened:
         page = opened.page
         opened.wait_for("document.querySelectorAll('#queue tr').length > 10")
         (third,) = [s for s in server.model.engine.scheduler.running if s.request.arrival == 3]
@@ -202,6 +184,8 @@ def test_a_chat_streams(server: TinyServer, browser: Any) -> None:
         )
         page.click("#chat-stop")
         opened.wait_for("document.getElementById('chat-stop').hidden")
+        ends = "[...document.querySelectorAll('#chat-log [data-end]')].map((e) => e.dataset.end)"
+        assert page.evaluate(ends) == ["cut at the limit of tokens", "stopped"]
         server.wait_idle()
         assert page.inner_text("#chat-error") == ""
         assert opened.complaints == []
@@ -209,14 +193,18 @@ def test_a_chat_streams(server: TinyServer, browser: Any) -> None:
 
 
 def test_what_the_server_refuses_is_said(server: TinyServer, browser: Any) -> None:
+    """And the message returns to the box, to be mended."""
     with window(browser, url(server)) as opened:
+        assert "Enter" in opened.page.get_attribute("#chat-text", "placeholder")
         opened.wait_for("!document.getElementById('app').hidden")
         opened.page.fill("#chat-text", "word " * 2000)
         opened.page.click("#chat-send")
         opened.wait_for(
-            "document.getElementById('chat-error').textContent.includes('max_model_len')"
+            "document.getElementById('chat-error').textContent.includes('maximum context length')"
         )
         assert opened.page.locator("#chat-stop").is_hidden()
+        assert opened.page.input_value("#chat-text") == "word " * 2000
+        assert opened.page.locator("#chat-log div").count() == 0
 
 
 def test_the_key_is_asked_for(browser: Any) -> None:

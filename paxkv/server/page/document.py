@@ -87,7 +87,9 @@ def traffic_document(traffic: Traffic) -> dict[str, Any]:
         "generated": traffic.generated,
         "computed": traffic.computed,
         "num_first_tokens": traffic.num_first_tokens,
-        "first_tokens": [round(seconds, 5) for seconds in traffic.first_tokens],
+        "first_tokens": [
+            [round(when, 3), round(seconds, 5)] for when, seconds in traffic.first_tokens
+        ],
     }
 
 

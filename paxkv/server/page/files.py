@@ -31,13 +31,20 @@ class PageFile:
     content: bytes
 
 
-def page_files() -> list[PageFile]:
-    """All of them, read now: a request names one of these paths or nothing."""
-    return [_read(file) for file in sorted(FOLDER.iterdir()) if file.suffix in TYPES]
+def page_files(root_path: str = "") -> list[PageFile]:
+    """All of them, read now: a request names one of these paths or nothing.
+
+    root_path: the page's links begin with it. Without one they are relative, and below a proxy's
+    prefix right only if the page's own URL ends with a slash.
+    """
+    return [_read(file, root_path) for file in sorted(FOLDER.iterdir()) if file.suffix in TYPES]
 
 
-def _read(file: Path) -> PageFile:
-    return PageFile(_path(file), TYPES[file.suffix], file.read_bytes())
+def _read(file: Path, root_path: str) -> PageFile:
+    content = file.read_bytes()
+    if root_path and file.suffix == ".html":
+        content = content.replace(b'="page/', f'="{root_path}/page/'.encode())
+    return PageFile(_path(file), TYPES[file.suffix], content)
 
 
 def _path(file: Path) -> str:

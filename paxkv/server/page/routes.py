@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -22,17 +23,20 @@ FAST = 1
 
 def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["page"])
-    for file in page_files():
+    for file in page_files(service.settings.root_path):
         _add_file(router, file)
     traffic = Traffic()
     service.loop.observers.append(traffic)
     watch = Watch(service.loop)
+    started = round(time.time(), 3)
 
     def state_of(look: Look, seen: dict[str, Any], number: int | None) -> dict[str, Any]:
         return {
             "model": service.names[0],
             "version": version("paxkv"),
+            "started": started,
             "time": look.time,
+            "age": round(time.monotonic() - look.time, 2),
             "draining": service.loop.draining,
             "pool": document.pool_document(look),
             "queue": document.queue_document(look),

@@ -14,7 +14,8 @@ class Traffic:
     """An observer of the engine's loop, in the event loop's thread.
 
     generated: tokens drawn so far. computed: tokens of all steps so far, prompts included.
-    first_tokens: times to first token of the last requests, in seconds, the newest last.
+    first_tokens: of the last requests, when the first token came (seconds of `time.monotonic`) and
+        how long it took (seconds), the newest last.
     num_first_tokens: how many there have been.
     """
 
@@ -22,7 +23,7 @@ class Traffic:
         self.generated = 0
         self.computed = 0
         self.num_first_tokens = 0
-        self.first_tokens: deque[float] = deque(maxlen=KEPT_FIRST_TOKENS)
+        self.first_tokens: deque[tuple[float, float]] = deque(maxlen=KEPT_FIRST_TOKENS)
         self._begun: set[str] = set()
 
     def arrived(self, request: Request) -> None:
@@ -36,7 +37,8 @@ class Traffic:
         self.generated += deltas.num_tokens
         if deltas.num_tokens and request.request_id not in self._begun:
             self._begun.add(request.request_id)
-            self.first_tokens.append(deltas.first_token - request.arrival_time)
+            took = deltas.first_token - request.arrival_time
+            self.first_tokens.append((deltas.first_token, took))
             self.num_first_tokens += 1
         if deltas.ended is not None:
             self._begun.discard(request.request_id)

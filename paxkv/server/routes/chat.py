@@ -34,8 +34,9 @@ class ChatBody(GenerationBody):
     top_logprobs how many alternatives of each token. Without max_tokens an answer may fill
     max_model_len. continue_final_message: the answer goes on with the last message, where one
     begins otherwise. echo: begin the answer with the last message, if that is the assistant's.
-    chat_template_kwargs: further names for the chat template. tools, tool_choice: functions that
-    may, or must, be called. parallel_tool_calls: false for one call at most."""
+    chat_template_kwargs: further names for the chat template. reasoning_effort: one more, and
+    enable_thinking with it. add_special_tokens: to what the template writes. tools, tool_choice:
+    functions that may, or must, be called. parallel_tool_calls: false for one call at most."""
 
     messages: Messages
     logprobs: bool | None = None
@@ -44,9 +45,19 @@ class ChatBody(GenerationBody):
     continue_final_message: bool = False
     echo: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    add_special_tokens: bool | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+
+    def template_variables(self) -> dict[str, Any]:
+        """What the chat template is told besides the messages."""
+        given = self.chat_template_kwargs or {}
+        effort = self.reasoning_effort
+        if effort is None:
+            return given
+        return {"reasoning_effort": effort, "enable_thinking": effort != "none", **given}
 
 
 def routes(service: Service) -> APIRouter:
@@ -110,7 +121,8 @@ def prompt_ids(
         body.messages,
         service,
         add_generation_prompt=body.add_generation_prompt,
-        variables=body.chat_template_kwargs or {},
+        variables=body.template_variables(),
+        add_special_tokens=bool(body.add_special_tokens),
         tools=None if tools is None else tools.given,
         continue_final_message=body.continue_final_message,
         truncation=truncation,

@@ -77,6 +77,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _requests(service: Service, body: EmbeddingBody) -> list[EmbeddingRequest]:
+    body.refuse_unsupported()
     params = body.pooling_params()
 
     def make(prompt: dict[str, Any], request_id: str) -> EmbeddingRequest:

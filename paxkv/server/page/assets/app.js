@@ -1,28 +1,34 @@
 // Asks the server for its state and shows it, a few times a second while somebody can see it.
 
-import { BlockTable } from "/page/table.js";
-import { Chat } from "/page/chat.js";
-import { History } from "/page/history.js";
-import { PageMap } from "/page/map.js";
-import { Pool } from "/page/pool.js";
-import { RequestList } from "/page/requests.js";
-import { Refused, call, hasKey, setKey } from "/page/server.js";
+import { BlockTable } from "./table.js";
+import { Chat } from "./chat.js";
+import { Figures, number } from "./figures.js";
+import { History } from "./history.js";
+import { PageMap } from "./map.js";
+import { Pool } from "./pool.js";
+import { RequestList } from "./requests.js";
+import { Refused, hasKey, readState, setKey } from "./server.js";
+import { smallTiles } from "./tiles.js";
 
 const EVERY = 500;
 const AFTER_TROUBLE = 2000;
+const OLD_SECONDS = 3;
 
 const get = (id) => document.getElementById(id);
-const number = (value) => value.toLocaleString("en");
 
 let chosen = null;
 let timer = null;
 let asking = false;
+let started = null;
+let seenAt = null;
+let ratio = null;
+let tiles = null;
 
 const chat = new Chat();
-let tiles = PageMap.legend();
 const map = new PageMap(get("map"), get("lens"), get("map-page"), choose);
 const list = new RequestList(get("queue"), get("queue-note"), () => tiles, choose);
-const table = new BlockTable(get("table"), get("table-note"));
+const table = new BlockTable(get("table"), get("table-note"), () => tiles);
+const figures = new Figures(get("figures"));
 const past = new History();
 
 function choose(request) {
@@ -37,8 +43,7 @@ async function ask() {
   let wait = EVERY;
   const wanted = chosen;
   try {
-    const response = await call(`/page/state${wanted === null ? "" : `?request=${wanted}`}`);
-    show(await response.json(), wanted);
+    show(await readState(wanted), wanted);
   } catch (error) {
     if (error instanceof Refused) {
       asking = false;
@@ -46,7 +51,8 @@ async function ask() {
       return;
     }
     wait = AFTER_TROUBLE;
-    status("trouble", error instanceof TypeError ? "no connection" : error.message);
+    const since = seenAt ? `; figures of ${seenAt.toLocaleTimeString()}` : "";
+    tell("trouble", error.message + since, true);
   }
   asking = false;
   if (chosen !== wanted) ask();
@@ -54,64 +60,69 @@ async function ask() {
 }
 
 function show(state, wanted) {
-  get("gate").hidden = true;
+  get("trouble").hidden = get("gate").hidden = true;
   get("app").hidden = false;
   get("leave").hidden = !hasKey();
   document.title = `${state.model} · paxkv`;
-  get("model").textContent = `${state.model} · version ${state.version}`;
-  status(state.draining ? "trouble" : "live", state.draining ? "shutting down" : "live");
-  showFigures(state);
-  const pool = new Pool(state);
+  get("model").textContent = `${state.model} · v${state.version}`;
+  seenAt = new Date(Date.now() - 1000 * state.age);
+  tellState(state);
+  if (state.started !== started) restart(state);
+  if (devicePixelRatio !== ratio) drawAnew();
+  past.show(state);
+  figures.show(state, past.rate, past.first);
+  showSummary(state.pool);
   if (chosen === wanted) {
     const mine = state.table?.sequences.flatMap((row) => row.pages);
-    map.show(pool, state.table ? chosen : null, mine);
+    map.show(new Pool(state), state.table ? chosen : null, mine);
     table.show(chosen, state.table, state.pool.block_size);
   }
   list.show(state, chosen);
-  past.show(state);
 }
 
-function showFigures(state) {
-  const { pages, used, cached, shared, block_size: size } = state.pool;
-  const { prefix_queries: queries, prefix_hits: hits } = state.queue;
-  get("map-summary").textContent =
-    `${number(pages)} pages of ${size} tokens: ${number(used)} in use, of them ${number(shared)} ` +
-    `shared; ${number(cached)} cached, ${number(pages - used - cached)} free`;
-  figure("in use", number(used));
-  figure("shared", number(shared));
-  figure("cached", number(cached));
-  figure("free", number(pages - used - cached));
-  figure("running", number(state.queue.running));
-  figure("waiting", number(state.queue.waiting + state.queue.swapped));
-  figure("prompt tokens from cache", queries ? `${Math.round((100 * hits) / queries)} %` : "–");
+/** Another server, or this one anew: it counts from 0, and numbers its requests from 0. */
+function restart(state) {
+  if (started !== null) chosen = null;
+  started = state.started;
+  past.clear();
 }
 
-const figures = new Map();
-
-function figure(name, text) {
-  if (!figures.has(name)) {
-    const box = document.createElement("div");
-    const [term, value] = ["dt", "dd"].map((tag) => document.createElement(tag));
-    term.textContent = name;
-    box.append(term, value);
-    get("figures").append(box);
-    figures.set(name, value);
-  }
-  figures.get(name).textContent = text;
+function tellState(state) {
+  if (state.draining) tell("trouble", "shutting down", false);
+  else if (state.age > OLD_SECONDS) tell("trouble", `a step takes long; figures of ${seenAt.toLocaleTimeString()}`, true);
+  else tell("live", "live", false);
 }
 
-function status(kind, text) {
+/** old: whether the figures are not those of now. */
+function tell(kind, text, old) {
   const place = get("status");
   if (place.textContent !== text) place.textContent = text;
   place.dataset.kind = kind;
+  get("app").classList.toggle("old", old);
+  if (get("app").hidden) get(get("gate").hidden ? "trouble" : "gate-error").textContent = text;
+}
+
+function showSummary({ pages, used, cached, shared, block_size: size }) {
+  get("map-summary").textContent =
+    `${number(pages)} pages of ${size} tokens: ${number(used)} in use, of them ${number(shared)} ` +
+    `shared; ${number(cached)} cached, ${number(pages - used - cached)} free`;
+}
+
+/** In the colours of now, and in the pixels of the screen where the window is now. */
+function drawAnew() {
+  ratio = devicePixelRatio;
+  tiles = smallTiles();
+  showLegend();
+  list.clear();
+  table.clear();
+  map.redraw();
 }
 
 function showLegend() {
-  tiles = PageMap.legend();
   const entries = [
     [tiles.swatch(-1), "free"],
-    [tiles.swatch(-1, false, true), "cached, nobody uses it"],
-    [tiles.swatch(0), "in use; a colour and pattern for each request"],
+    [tiles.swatch(-1, false, true), "cached, unused"],
+    [tiles.swatch(0), "in use, by request"],
     [tiles.swatch(0, true), "shared, thick frame"],
   ];
   get("legend").replaceChildren(
@@ -126,17 +137,14 @@ function showLegend() {
 function askForKey() {
   const tried = hasKey();
   setKey("");
-  forget();
+  chosen = null;
+  chat.clear();
   get("app").hidden = true;
+  get("trouble").hidden = true;
   get("gate").hidden = false;
   get("gate-error").textContent = tried ? "This key does not open the server." : "";
   get("key").value = "";
   get("key").focus();
-}
-
-function forget() {
-  chosen = null;
-  chat.clear();
 }
 
 get("gate-form").addEventListener("submit", (event) => {
@@ -154,10 +162,10 @@ get("leave").addEventListener("click", () => {
   location.reload();
 });
 document.addEventListener("visibilitychange", () => document.hidden || ask());
+addEventListener("online", ask);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  showLegend();
-  list.clear();
+  drawAnew();
   ask();
 });
-showLegend();
+drawAnew();
 ask();

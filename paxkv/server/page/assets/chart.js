@@ -17,11 +17,20 @@ export class Chart {
   /** values: one a line. */
   add(time, values) {
     this._points.push({ time, values });
-    this._points = this._points.filter((point) => point.time > time - SECONDS);
+  }
+
+  /** Of the first line, those of the time the chart shows. */
+  values(now) {
+    return this._points.filter((point) => point.time > now - SECONDS).map((point) => point.values[0]);
+  }
+
+  clear() {
+    this._points = [];
   }
 
   show(now, text) {
     this._now = now;
+    this._points = this._points.filter((point) => point.time > now - SECONDS);
     this._canvas.setAttribute("aria-label", `${this._label}, the last two minutes; now ${text}`);
     this._draw();
   }
@@ -91,9 +100,9 @@ function dots(context, places) {
   }
 }
 
-/** The next of 1, 2, 5, 10, … that is not below `value`. */
+/** The next number above `value` that is easy to read, and whose half is. */
 function nice(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].find((step) => step * power >= value) * power;
+  return [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10].find((step) => step * power >= value) * power;
 }

@@ -1,6 +1,6 @@
 // Chat: a conversation with the model, streamed.
 
-import { streamChat } from "/page/server.js";
+import { streamChat } from "./server.js";
 
 const get = (id) => document.getElementById(id);
 
@@ -16,6 +16,8 @@ export class Chat {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
         event.preventDefault();
         get("chat-form").requestSubmit();
+      } else if (event.key === "Escape") {
+        this._stop?.abort();
       }
     });
     get("chat-stop").addEventListener("click", () => this._stop?.abort());
@@ -35,7 +37,7 @@ export class Chat {
     const text = get("chat-text").value;
     if (!text.trim()) return;
     const messages = (this._messages = [...this._messages, { role: "user", content: text }]);
-    this._say("you", text);
+    const question = this._say("you", text);
     get("chat-text").value = "";
     get("chat-error").textContent = "";
     const answer = this._say("model", "");
@@ -46,18 +48,41 @@ export class Chat {
       max_tokens: get("chat-tokens").valueAsNumber || 256,
       temperature: get("chat-heat").valueAsNumber || 0,
     };
+    let end = "";
     try {
-      for await (const piece of streamChat(body, controller.signal)) {
-        answer.textContent += piece;
-        get("chat-log").scrollTop = get("chat-log").scrollHeight;
-      }
+      end = await this._stream(streamChat(body, controller.signal), answer);
     } catch (error) {
-      if (error.name !== "AbortError") get("chat-error").textContent = error.message;
+      end = controller.signal.aborted ? "stopped" : "broken off";
+      if (end !== "stopped") get("chat-error").textContent = error.message;
     }
     this._busy(null);
     if (this._messages !== messages) return;
-    if (answer.textContent) messages.push({ role: "assistant", content: answer.textContent });
-    else messages.pop();
+    if (answer.textContent || !["stopped", "broken off"].includes(end)) {
+      messages.push({ role: "assistant", content: answer.textContent });
+      answer.dataset.end = end;
+    } else {
+      this._takeBack(text, question, answer);
+    }
+  }
+
+  /** Show the pieces; why the answer ended, where that is worth saying. */
+  async _stream(pieces, answer) {
+    for (;;) {
+      const { done, value } = await pieces.next();
+      if (done) return value === "length" ? "cut at the limit of tokens" : "";
+      const log = get("chat-log");
+      const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+      answer.textContent += value;
+      if (follows) log.scrollTop = log.scrollHeight;
+    }
+  }
+
+  /** A message without an answer returns to the box, before what was typed there since. */
+  _takeBack(text, ...entries) {
+    this._messages = this._messages.slice(0, -1);
+    for (const entry of entries) entry.remove();
+    const box = get("chat-text");
+    box.value = box.value ? `${text}\n${box.value}` : text;
   }
 
   _busy(controller) {

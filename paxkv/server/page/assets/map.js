@@ -1,9 +1,12 @@
 // PageMap: every page of the pool as a tile on a canvas, with a cursor and a lens.
 
-import { Tiles } from "/page/tiles.js";
+import { Tiles } from "./tiles.js";
 
 const LARGEST = 24;
-const HEIGHT = 560;
+// So that the charts are seen, too; in one column everything is scrolled to anyway.
+const wide = matchMedia("(min-width: 820px)");
+const height = () => (wide.matches ? Math.max(400, Math.min(720, innerHeight - 465)) : 560);
+
 const LENS_BELOW = 12;
 const LENS_TILE = 24;
 const LENS_WIDE = 25;
@@ -24,10 +27,6 @@ export class PageMap {
     canvas.addEventListener("click", (event) => this._pick(this._at(event)));
     canvas.addEventListener("keydown", (event) => this._key(event));
     new ResizeObserver(() => this._draw()).observe(canvas.parentElement);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      this._tiles = this._large = null;
-      this._draw();
-    });
   }
 
   /** chosen: number of the request to stand out, or null. mine: its pages, once they are known. */
@@ -38,17 +37,19 @@ export class PageMap {
     this._draw();
   }
 
-  /** Tiles of the map's colours, for legends. */
-  static legend() {
-    return new Tiles(Math.round(16 * devicePixelRatio));
+  /** In the colours and the pixels of now. */
+  redraw() {
+    this._tiles = this._large = null;
+    this._draw();
   }
 
   _layout() {
     const ratio = devicePixelRatio;
     const width = Math.floor(this._canvas.parentElement.clientWidth * ratio);
+    const most = height() * ratio;
     let size = Math.floor(LARGEST * ratio);
     const rows = () => Math.ceil(this._pool.count / Math.max(1, Math.floor(width / size)));
-    while (size > 1 && rows() * size > HEIGHT * ratio) size--;
+    while (size > 1 && rows() * size > most) size--;
     this._columns = Math.max(1, Math.floor(width / size));
     if (this._tiles?.size !== size) this._tiles = new Tiles(size);
     this._resize(this._canvas, this._columns * size, rows() * size);
@@ -83,7 +84,9 @@ export class PageMap {
   }
 
   _copy(target, width, left, top, page, tiles) {
-    const tile = tiles.page(this._pool, page, this._isFaded(page));
+    const number = this._mine?.has(page) ? this._chosen : this._pool.ownerNumber(page);
+    const [shared, cached] = [this._pool.isShared(page), this._pool.isCached(page)];
+    const tile = tiles.tile(number, shared, cached, this._isFaded(page));
     const size = tiles.size;
     for (let y = 0, from = 0; y < size; y++) {
       let to = (top + y) * width + left;

@@ -18,8 +18,8 @@ export class RequestList {
 
   show(state, chosen) {
     const { running, waiting, swapped, preemptions } = state.queue;
-    const words = [`${running} running`, `${waiting} waiting`, `${swapped} in host memory`];
-    this._note.textContent = `${words.join(", ")}; ${preemptions} preemptions so far`;
+    const words = [`${running} running`, `${waiting} waiting`, `${swapped} swapped`];
+    this._note.textContent = `${words.join(", ")}; ${preemptions} preemptions`;
     const seen = new Set();
     let before = null;
     for (const request of state.requests) {
@@ -53,7 +53,8 @@ export class RequestList {
     button.type = "button";
     button.append(this._tiles().swatch(number), `${number}`);
     button.setAttribute("aria-label", `request ${number}`);
-    button.addEventListener("click", () => {
+    // The whole row; the button's own clicks, by key too, arrive here.
+    row.addEventListener("click", () => {
       this._choose(button.getAttribute("aria-pressed") === "true" ? null : number);
     });
     row.insertCell().append(button);

@@ -1,16 +1,26 @@
 // BlockTable: the pages of the chosen request, block by block.
 
+import { colourOf } from "./tiles.js";
+
 const MOST_BLOCKS = 600;
 
 export class BlockTable {
-  constructor(place, note) {
+  /** tiles: gives those of now. */
+  constructor(place, note, tiles) {
     this._place = place;
     this._note = note;
+    this._tiles = tiles;
+    this._shown = "";
+  }
+
+  /** Draw anew, in other colours. */
+  clear() {
     this._shown = "";
   }
 
   /** table: the server's, null while nothing is known. */
   show(chosen, table, blockSize) {
+    this._place.style.setProperty("--owner", chosen === null ? "" : colourOf(chosen));
     const now = JSON.stringify([chosen, table]);
     if (now === this._shown) return;
     this._shown = now;
@@ -19,15 +29,15 @@ export class BlockTable {
     else if (!table.sequences.length) this._say(`Request ${chosen} holds no pages now.`, []);
     else {
       this._say(
-        `Request ${chosen}: block and the page it is in; thick frames are shared pages, grey ones ` +
-          "are known to the prefix cache.",
+        `Request ${chosen}: each block and its page. Thick frame: shared; darker: in the prefix cache.`,
         table.sequences.flatMap((row) => this._sequence(row, blockSize)),
+        this._tiles().swatch(chosen),
       );
     }
   }
 
-  _say(text, parts) {
-    this._note.textContent = text;
+  _say(text, parts, swatch) {
+    this._note.replaceChildren(...(swatch ? [swatch, text] : [text]));
     this._place.replaceChildren(...parts);
   }
 
@@ -36,8 +46,10 @@ export class BlockTable {
     const filled = row.tokens - (row.blocks - 1) * blockSize;
     title.textContent =
       `sequence ${row.index}: ${row.tokens} tokens in ${row.blocks} pages, ` +
-      `the last one ${filled}/${blockSize} full`;
+      `last ${filled}/${blockSize} full`;
     const list = document.createElement("ol");
+    const digits = `${Math.max(...row.pages)}${row.blocks}`.length;
+    list.style.setProperty("--digits", digits);
     row.pages.slice(0, MOST_BLOCKS).forEach((page, block) => {
       const item = document.createElement("li");
       const number = document.createElement("small");

@@ -11,6 +11,12 @@ const PATTERNS = [
 const SMALLEST_PATTERN = 7;
 const FADE = 0.75;
 
+/** The colour of request `number`, for what is no tile. */
+export const colourOf = (number) => COLOURS[number % COLOURS.length];
+
+/** Tiles for legends and lists. */
+export const smallTiles = () => new Tiles(Math.round(16 * devicePixelRatio));
+
 /** Tiles of `size` device pixels in the colours of the document as it is now. */
 export class Tiles {
   constructor(size) {
@@ -29,12 +35,7 @@ export class Tiles {
     return word(this._paper);
   }
 
-  /** Pixels of one page of a pool; a faded one belongs to a request that is not the chosen. */
-  page(pool, page, faded = false) {
-    return this.tile(pool.ownerNumber(page), pool.isShared(page), pool.isCached(page), faded);
-  }
-
-  /** Pixels [size * size] of a page owned by request `number`, -1 for nobody. */
+  /** Pixels [size * size] of a page of request `number`, -1 for nobody; `faded`: of one not chosen. */
   tile(number, shared, cached, faded = false) {
     const owned = number >= 0;
     const look = owned ? number % (COLOURS.length * PATTERNS.length) : cached ? -2 : -1;
@@ -51,6 +52,7 @@ export class Tiles {
   swatch(number, shared = false, cached = false) {
     const canvas = document.createElement("canvas");
     canvas.width = canvas.height = this.size;
+    canvas.style.width = canvas.style.height = `${this.size / devicePixelRatio}px`;
     canvas.setAttribute("aria-hidden", "true");
     const pixels = new Uint8ClampedArray(this.tile(number, shared, cached).slice().buffer);
     canvas.getContext("2d").putImageData(new ImageData(pixels, this.size, this.size), 0, 0);
@@ -83,7 +85,7 @@ export class Tiles {
       const crossed = inner >= SMALLEST_PATTERN - 1 && (near(x, y, unit) || near(x, inner - 1 - y, unit));
       return crossed ? this._mark : this._cached;
     }
-    const colour = parse(COLOURS[look % COLOURS.length]);
+    const colour = parse(colourOf(look));
     const marked = inner >= SMALLEST_PATTERN && PATTERNS[look % PATTERNS.length](x, y, unit);
     return marked ? mix(colour, [0, 0, 0], 0.6) : colour;
   }
