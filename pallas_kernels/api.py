@@ -61,8 +61,8 @@ def ragged_paged_attention(
         return_lse: also return the log-sum-exp of each row's scores, float32
             `[num_tokens, num_heads]`.
         config: the back end's own `Config`, chosen from the static shapes by default.
-        work_lists: the work list of the XLA path, if `xla.build_work_lists` made it for all layers at once;
-            other back ends do not need it.
+        work_lists: those of the XLA path, if `xla.build_work_lists` made them once for all layers;
+            other back ends need none.
         backend: `"xla"`, `"triton"`, `"mosaic"`, or `"auto"`: the first that covers the call. On
             the CPU, `"triton"` and `"mosaic"` run in Pallas' interpreters, which are for tests.
 

@@ -145,8 +145,8 @@ def ragged_paged_attention(
     """See `pallas_kernels.ragged_paged_attention`.
 
     batch_invariant: how the default of `config` is chosen, see there.
-    transposed_keys: `k_pages` is `[num_pages, num_kv_heads, head_dim, page_size]`, as the scores want
-        it. Decode attention then takes three quarters of the time on a CPU.
+    transposed_keys: `k_pages` is `[num_pages, num_kv_heads, head_dim, page_size]`, as the
+        scores want it. Decode attention then takes three quarters of the time on a CPU.
     """
     config = config or Config.choose(q.shape[0], block_tables.shape[0], batch_invariant)
     if work_lists is None:

@@ -90,7 +90,7 @@ class Engine:
     # The loop
 
     def step(self) -> list[Request]:
-        """ScheduledSequence; returns the requests of which something new is known, finished ones included."""
+        """Advance by a step; return the requests with news, finished ones included."""
         self._changed = {}
         start = time.perf_counter()
         schedule = self.scheduler.schedule(uncommitted=self._in_flight is not None)

@@ -40,7 +40,7 @@ class EngineLock:
         return self.call(self._engine.step)
 
     def abort(self, requests: Sequence[Request]) -> None:
-        """End what has not ended, and let the step in in_flight_step land."""
+        """End what has not ended, and let the step in flight land."""
         self._leaving.extend(request.request_id for request in requests)
         with self._taken():
             pass

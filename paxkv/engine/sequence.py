@@ -81,12 +81,12 @@ class Sequence:
 
     @property
     def num_remaining(self) -> int:
-        """Tokens to compute before the next one can be sampled, those in in_flight_step included."""
+        """Tokens to compute before the next one can be sampled, those in flight included."""
         return len(self.token_ids) + self.in_flight - self.num_computed
 
     @property
     def num_output(self) -> int:
-        """Tokens sampled, those in in_flight_step included."""
+        """Tokens sampled, those in flight included."""
         return len(self.token_ids) + self.in_flight - self.request.num_prompt
 
     @property

@@ -157,7 +157,7 @@ class BlockManager(MemoryView):
     def blocks_to_admit(
         self, token_ids: TokenIds, *, chain: HashChain | None = None, use_cache: bool = True
     ) -> int:
-        """Free pages that `allocate` takes for all `token_ids`; cached ones nobody uses are free."""
+        """Free pages that `allocate` takes for all `token_ids`, evictable ones included."""
         looks_up = use_cache and self.caching
         matched = self._matched(chain or self.chain(), token_ids, looks_up)
         pinned = self.num_free_blocks - self._pool.room_beside(matched)
@@ -318,7 +318,7 @@ class BlockManager(MemoryView):
         return len(entered)
 
     def publishable(self, rows: Rows, num_tokens: ArrayLike) -> NDArray[np.bool_]:
-        """Which of `rows`, with `num_tokens` tokens committed, have a full block to `cache_blocks`."""
+        """Which of `rows`, with `num_tokens` tokens committed, have a full block to cache."""
         full = np.asarray(num_tokens, np.int32) // self.block_size
         return self._row_hashes.may_cache(np.asarray(rows, np.int32), full)
 

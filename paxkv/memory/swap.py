@@ -54,8 +54,8 @@ class SwapSpace:
     """Host pages, the sequences that hold them, and what must be moved.
 
     A second `PagePool`. A page that several sequences share moves once in either direction and is
-    shared again afterwards (`HostCopies`); one that is still on the device, held by others or cached,
-    is taken from there. A host page is read only after its copy has landed, and given to nobody
+    shared again afterwards (`HostCopies`); one that is still on the device, held by others or
+    cached, is taken from there. A host page is read only after its copy has landed, and given to nobody
     else before.
 
     Args:

@@ -1,4 +1,4 @@
-"""The scheduler alone: a fake device whose every sample is a token, in steps that can be counted."""
+"""The scheduler alone, with a fake device whose every sample is a token, in counted steps."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def sharing(engine: Tiny, request: Request) -> list[tuple[int, ...]]:
 
 
 def advance(engine: Tiny, request: Request, known: int, computed: bool) -> None:
-    """Until the beams have `known` tokens, and those are computed, or nothing is in in_flight_step."""
+    """Until the beams have `known` tokens, and those are computed, or nothing is in flight."""
     while True:
         lengths = {len(sequence.output_token_ids) for sequence in request.sequences}
         remaining = {len(s.token_ids) - s.num_computed for s in request.sequences}

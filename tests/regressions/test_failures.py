@@ -57,7 +57,7 @@ def test_a_failed_step_ends_its_requests_only(hook: str, number: int, options: d
 
 
 def test_a_failure_that_shows_when_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SamplerOutput of a device failure are not deleted, and raise whatever is done with them."""
+    """Results of a device failure are not deleted, and raise whatever is done with them."""
     tiny = small()
     runner = tiny.engine.runner
     made, reset = [], runner.reset

@@ -32,7 +32,7 @@ def rows_of(count, *, seed=7, child=0, position=None, **settings):
 
 
 def widened(logits):
-    """Float32 [..., 300], filled up with tokens that can never be sampled (one shape to compile)."""
+    """Float32 [..., 300], padded with tokens that can never be sampled: one shape to compile."""
     logits = np.asarray(logits, np.float32)
     padding = [(0, 0)] * (logits.ndim - 1) + [(0, WIDTH - logits.shape[-1])]
     return np.pad(logits, padding, constant_values=-np.inf)

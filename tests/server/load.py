@@ -208,7 +208,7 @@ def resident_bytes() -> int:
 def load(
     model: Any, name: str, prompts: list[str], *, clients: int, warm: float, seconds: float
 ) -> dict[str, Any]:
-    """EngineSnapshot of `seconds` of load, after `warm` of it; raises AssertionError for what is wrong.
+    """Put load on for `seconds` after `warm` of it; raise AssertionError for what is wrong.
 
     Resident memory is of this process, server and clients: at the start and the end of those
     seconds, when nothing runs, and at most in between.

@@ -133,7 +133,7 @@ class BeamSearch:
 def step(
     searches: Sequence[BeamSearch], token_ids: NDArray[np.integer], logprobs: Float32Array
 ) -> list[list[tuple[int, int]]]:
-    """ScheduledSequence every beam of searches of one `shape` by a token.
+    """Advance every beam of searches of one `shape` by a token.
 
     Args:
         token_ids, logprobs: `[len(searches), beams, k]`, the most likely next tokens of each beam,

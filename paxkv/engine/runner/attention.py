@@ -25,8 +25,8 @@ class Kernels:
 
     Attributes:
         backend: a name that `pallas_kernels` knows.
-        batch_invariant: whether attention gives a sequence the same bits whatever else is in the batch.
-            The GPU kernels always do, for the same cut of a prompt.
+        batch_invariant: whether a sequence gets the same bits whatever else is in the batch. The
+            GPU kernels always give them, for the same cut of a prompt.
         reason: why, and why not the others; a sentence.
     """
 

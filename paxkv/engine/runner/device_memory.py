@@ -85,8 +85,8 @@ def pool_size(
         space = least * layout.bytes_per_page
         raise ValueError(
             f"{name}={value} leaves {_gib(max(0, num_bytes))} for the cache"
-            f"{account}; one sequence of max_model_len={config.max_model_len} needs {needed} blocks, "
-            f"{_gib(space)}, so {_gib(space - num_bytes)} are missing: raise {name} or lower "
+            f"{account}; one sequence of max_model_len={config.max_model_len} "
+            f"needs {needed} blocks, {_gib(space)}, so {_gib(space - num_bytes)} are missing: raise {name} or lower "
             f"{advice}"
         )
     size = PoolSize(num_pages, num_pages - 1, name)
@@ -217,7 +217,7 @@ def step_memory(table: CompiledPrograms) -> StepMemory:
 
 
 def new_bytes(program: Any) -> int:
-    """SamplerOutput of a compiled program that do not take an argument's place."""
+    """Bytes of the results of a compiled program that do not take an argument's place."""
     analysis = program.memory_analysis()
     return max(0, int(analysis.output_size_in_bytes - analysis.alias_size_in_bytes))
 

@@ -1,7 +1,7 @@
 """The device programs of an engine, as pure functions.
 
-A step is `prepare`, the layers, `select_rows`, then `sample`. On an accelerator the first three are one
-program; on the CPU each group of layers is a program of its own (see `EngineConfig`). Everything
+A step is `prepare`, the layers, `select_rows`, then `sample`. On an accelerator the first three
+are one program; on the CPU each group of layers is one (see `EngineConfig`). Everything
 static is a keyword argument, hashable, so that engines of one process share what they compile.
 """
 

@@ -198,7 +198,7 @@ class Runner:
             self.hooks.inside_step(self.num_steps)
 
     def sample(self, sequences: list[Sequence], hidden: list[int]) -> SamplerOutput:
-        """Launch the sample of a token for each sequence, from these hidden rows of the last step."""
+        """Sample a token for each sequence, from these hidden rows of the last step."""
         if not sequences:
             return SamplerOutput(sequences, None)
         plan = self._sampling_inputs.plan(sequences, hidden)

@@ -17,13 +17,13 @@ class Order:
     A place is given once, when a request is queued, and never changes; so nobody has to be sorted
     again, and only finitely many later arrivals can ever stand before a request:
 
-    - With ageing a request rises by one level of priority every `priority_aging_steps` steps. All who wait
-      rise alike, so what counts is who started how much earlier: the level at time 0. A newcomer
-      whose priority is higher by p passes those that came at most (p + 1) * priority_aging_steps steps
-      before it, and nobody else.
+    - With ageing a request rises by one level of priority every `priority_aging_steps` steps. All
+      who wait rise alike, so what counts is who started how much earlier: the level at time 0. A
+      newcomer whose priority is higher by p passes those that came at most
+      (p + 1) * priority_aging_steps steps before it, and nobody else.
     - Grouped by length, requests of one level are lined up by the power of two their prompt and
-      max_tokens stay below, but only among `max_num_seqs` arrivals in a row: those of the next group come
-      later, however short.
+      max_tokens stay below, but only among `max_num_seqs` arrivals in a row: those of the next
+      group come later, however short.
     """
 
     def __init__(self, config: ResolvedConfig) -> None:

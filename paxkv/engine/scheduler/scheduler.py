@@ -36,8 +36,8 @@ class Scheduler:
 
     buckets: sizes of the programs, which a step with prompts fills as well as it can.
     clock: seconds, on the scale of `Request.arrival_time`.
-    out_of_cache: sequences that ended because the whole cache holds no more of them; to be cleared by
-        whoever reads it.
+    out_of_cache: sequences that ended because the whole cache holds no more of them; whoever reads
+        it clears it.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Scheduler:
     def schedule(self, uncommitted: bool) -> SchedulerOutput | None:
         """The next step; None if the results of the last must be known first, or nothing is left.
 
-        uncommitted: a step is in in_flight_step. Nothing is preempted then: the tokens in in_flight_step may end
+        uncommitted: a step is in flight. Nothing is preempted then: the tokens in flight may end
         sequences, and then their pages are free anyway.
         """
         while True:
