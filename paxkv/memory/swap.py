@@ -55,8 +55,8 @@ class SwapSpace:
 
     A second `PagePool`. A page that several sequences share moves once in either direction and is
     shared again afterwards (`HostCopies`); one that is still on the device, held by others or
-    cached, is taken from there. A host page is read only after its copy has landed, and given to nobody
-    else before.
+    cached, is taken from there. A host page is read only after its copy has landed, and given to
+    nobody else before.
 
     Args:
         state: the device's side.

@@ -86,8 +86,8 @@ def pool_size(
         raise ValueError(
             f"{name}={value} leaves {_gib(max(0, num_bytes))} for the cache"
             f"{account}; one sequence of max_model_len={config.max_model_len} "
-            f"needs {needed} blocks, {_gib(space)}, so {_gib(space - num_bytes)} are missing: raise {name} or lower "
-            f"{advice}"
+            f"needs {needed} blocks, {_gib(space)}, so {_gib(space - num_bytes)} are missing: "
+            f"raise {name} or lower {advice}"
         )
     size = PoolSize(num_pages, num_pages - 1, name)
     if config.kv_cache_memory_bytes is not None:
