@@ -11,6 +11,7 @@ import numpy as np
 
 from paxkv.engine.beam_request import BeamRequest
 from paxkv.engine.config import Limits
+from paxkv.engine.fork import refuse_forked
 from paxkv.engine.plan import Planner
 from paxkv.engine.policy import Policy
 from paxkv.engine.preemption import Preemption
@@ -94,6 +95,7 @@ class Engine:
 
     def step(self) -> list[Request]:
         """Advance; returns the requests of which something new is known, finished ones included."""
+        refuse_forked()
         self._changed = {}
         start = time.perf_counter()
         schedule = self.scheduler.schedule(uncommitted=self._flight is not None)
