@@ -210,9 +210,10 @@ def draw(
     bias_ids: Array,
     bias_values: Array,
     allowed: Array,
+    ends: Array,
     *,
     alternatives: int,
-    candidates: int,
+    beam_width: int,
 ) -> tuple[SampleResult, TokenCounts, Array]:
     """Draw one token per row; `counts` and `last_tokens` are told."""
     plan = draw_packing(allowed.shape[0]).unpack(buffer)
@@ -235,7 +236,8 @@ def draw(
         alternatives,
         plan["wants_logprobs"][0] > 0,
         plan["beam"] > 0,
-        candidates,
+        ends,
+        beam_width,
     )
     counts = add_output_tokens(counts, plan["slots"], drawn.tokens)
     last_tokens = last_tokens.at[plan["rows"]].set(drawn.tokens, mode="promise_in_bounds")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paxkv.sampling import checks
@@ -14,7 +15,6 @@ from paxkv.sampling.params import (
 )
 
 MAX_BEAMS = 1_024
-MOST_END_IDS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class BeamSearchParams:
     length_penalty: exponent of the length a finished beam's score is divided by.
     early_stopping: True stops at `beam_width` finished beams, False when no running beam is
         likely to be better, "never" when none can be (Hugging Face's three rules).
+    stop: strings that finish a beam, one or a list. They are looked for in its output alone.
     temperature: only 0 (the scores are the model's own); kept because vLLM has it.
     For anything else, `SamplingParams(use_beam_search=True, ...)` searches too.
     A wrong value is a ValueError which names the argument, the value and the allowed range.
@@ -36,6 +37,7 @@ class BeamSearchParams:
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
     include_stop_str_in_output: bool = False
+    stop: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, object] = {
@@ -49,6 +51,7 @@ class BeamSearchParams:
                 "include_stop_str_in_output", self.include_stop_str_in_output
             ),
         }
+        checked["stop"] = checks.strings("stop", self.stop, single=True)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -63,4 +66,5 @@ class BeamSearchParams:
             length_penalty=self.length_penalty,
             early_stopping=self.early_stopping,
             include_stop_str_in_output=self.include_stop_str_in_output,
+            stop=self.stop,
         )

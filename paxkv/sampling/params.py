@@ -166,7 +166,6 @@ class SamplingParams:
                 ("top_p", self.top_p == 1.0, "1"),
                 ("top_k", self.top_k in (0, -1), "0 or -1"),
                 ("min_p", self.min_p == 0.0, "0"),
-                ("stop", not self.stop, "empty (stop_token_ids end beams)"),
                 ("logprobs", self.logprobs is None, "None"),
                 ("structured_outputs", self.structured_outputs is None, "None"),
             )
