@@ -11,6 +11,7 @@ import numpy as np
 
 from paxkv.engine.beam.request import BeamRequest, Searches
 from paxkv.engine.config import Limits
+from paxkv.engine.fork import refuse_forked
 from paxkv.engine.request import Request
 from paxkv.engine.runner.model_input import InputBuilder
 from paxkv.engine.runner.prompt_results import PromptResults
@@ -95,6 +96,7 @@ class Engine:
 
     def step(self) -> list[Request]:
         """ScheduledSequence; returns the requests of which something new is known, finished ones included."""
+        refuse_forked()
         self._changed = {}
         start = time.perf_counter()
         schedule = self.scheduler.schedule(uncommitted=self._in_flight is not None)
