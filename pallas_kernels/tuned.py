@@ -24,24 +24,31 @@ from pallas_kernels.dispatch import Call
 FORMAT = 1
 
 _log = logging.getLogger(__name__)
-_path = Path.home() / ".cache" / "pallas_kernels" / "tuned.json"
+_path: Path | None = None
 
 
-def cache_path() -> Path:
-    """Where entries are read from."""
-    return _path
+def cache_path() -> Path | None:
+    """Where entries are read from; None without a home directory, unless `use` named a file."""
+    if _path is not None:
+        return _path
+    try:
+        return Path.home() / ".cache" / "pallas_kernels" / "tuned.json"
+    except RuntimeError:  # no HOME, and a user without an entry in the passwd file
+        return None
 
 
-def use(path: Path) -> None:
-    """Read entries from another file from now on; a program compiled already stays as it is."""
+def use(path: Path | None) -> None:
+    """Read entries from another file from now on, None for the default; a program compiled already
+    stays as it is."""
     global _path
-    _path = Path(path)
+    _path = None if path is None else Path(path)
 
 
 def fingerprint() -> str:
     """Of the file that entries are read from, empty without one: programs depend on it."""
+    path = cache_path()
     try:
-        return hashlib.sha256(cache_path().read_bytes()).hexdigest()
+        return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
 
@@ -67,6 +74,8 @@ def key_of(call: Call, device: str) -> str:
 def lookup(call: Call) -> dict[str, dict[str, int]] | None:
     """The fields of each part of the configuration found for a call, if any."""
     path = cache_path()
+    if path is None:
+        return None
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
@@ -76,7 +85,13 @@ def lookup(call: Call) -> dict[str, dict[str, int]] | None:
 
 
 def store(path: Path, call: Call, config: Any, seconds: float) -> None:
-    """Add an entry; entries of another version of jax, or what cannot be read, are dropped."""
+    """Add an entry; entries of another version of jax, or what cannot be read, are dropped.
+
+    A link is followed. Raises ValueError if the path names what is no regular file.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no regular file, tuned sizes cannot be kept there")
     held = _read(path) if path.exists() else {}
     entry = {"config": asdict(config), "seconds": seconds}
     held[key_of(call, device_kind())] = entry

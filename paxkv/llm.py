@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paxkv.engine.config import EngineConfig
+from paxkv.engine.fork import refuse_forked
 from paxkv.outputs import EmbeddingRequestOutput, RequestOutput
 from paxkv.sampling.sampling_params import BeamSearchParams, SamplingParams
 
 if TYPE_CHECKING:
     from paxkv.engine.embedding import PoolingParams
+
+logger = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Messages = Sequence[Mapping[str, Any]]
@@ -32,6 +36,7 @@ class LLM:
 
     Raises:
         ValueError: an option that is unknown, out of range, or contradicts the model.
+        RuntimeError: this process was forked from one in which JAX was running.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class LLM:
         **engine_args: Any,
     ) -> None:
         options = _options(engine_args)
+        refuse_forked()
         from paxkv.engine.runner.compiler import use_persistent_cache
 
         use_persistent_cache(_cache_directory(options))
@@ -283,6 +289,10 @@ def _conversations(messages: Messages | Sequence[Messages]) -> Sequence[Messages
 def _cache_directory(options: EngineConfig) -> Path | None:
     if options.compilation_cache_dir is not None:
         return Path(options.compilation_cache_dir) if options.compilation_cache_dir else None
-    from convert.pull import default_cache_dir
+    from convert.pull import PullError, default_cache_dir
 
-    return default_cache_dir() / "programs"
+    try:
+        return default_cache_dir() / "programs"
+    except PullError:
+        logger.warning("without a home directory programs are not kept: give compilation_cache_dir")
+        return None

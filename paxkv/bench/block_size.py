@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from paxkv.bench.figures import FigureTable, require_matplotlib
+from paxkv.bench.figures import FigureTable, require_matplotlib, write_picture
 from paxkv.bench.paging.occupancy import page_slots
 from paxkv.bench.paxkv_engine import sampling_params
 from paxkv.bench.workload import Workload, WorkloadRequest
+from paxkv.output_file import OutputFile
 
 BLOCK_SIZES = (4, 8, 16, 32, 64, 128)
 
@@ -165,7 +165,7 @@ def block_size_table(runs: list[BlockSizeRun]) -> FigureTable:
     )
 
 
-def draw_block_sizes(runs: list[BlockSizeRun], path: Path) -> None:
+def draw_block_sizes(runs: list[BlockSizeRun], file: OutputFile) -> None:
     """Work done, waste and table bytes by block size; raises ValueError like `draw_paging`."""
     canvas = require_matplotlib().Figure(figsize=(12, 3.6), layout="constrained")
     sizes = [str(run.block_size) for run in runs]
@@ -177,7 +177,4 @@ def draw_block_sizes(runs: list[BlockSizeRun], path: Path) -> None:
     for axes, (title, values) in zip(canvas.subplots(1, len(panels)), panels):
         axes.plot(sizes, values, "o-", color="#0072B2")
         axes.set(title=title, xlabel="block size", ylim=(0, None))
-    try:
-        canvas.savefig(path)
-    except ValueError as error:
-        raise ValueError(f"--plot {path}: {error}") from None
+    write_picture(file, canvas)

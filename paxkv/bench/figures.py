@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from paxkv.output_file import OutputFile
 
 BAR_WIDTH = 16
 WIDE_TERMINAL = 100
@@ -68,10 +70,20 @@ def _leading_number(text: str) -> float:
     return float(text.split()[0].replace(",", "").rstrip("%×"))
 
 
-def write_markdown(path: Path, heading: str, tables: Sequence[FigureTable]) -> None:
-    path.write_text(
-        f"## {heading}\n\n" + "\n".join(table.markdown() for table in tables), encoding="utf-8"
-    )
+def write_markdown(file: OutputFile, heading: str, tables: Sequence[FigureTable]) -> None:
+    file.write_text(f"## {heading}\n\n" + "\n".join(table.markdown() for table in tables))
+
+
+def write_picture(file: OutputFile, figure: Any) -> None:
+    """Write a figure of matplotlib's in the format that the suffix names, the same bytes again
+    for the same figure."""
+    content = io.BytesIO()
+    dated = {"Date": None} if file.suffix.lower() == ".svg" else None
+    try:
+        figure.savefig(content, format=file.suffix[1:].lower() or "png", metadata=dated)
+    except ValueError as error:
+        raise ValueError(f"--plot {file.path}: {error}") from None
+    file.write_bytes(content.getvalue())
 
 
 def require_matplotlib() -> Any:

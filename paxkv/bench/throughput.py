@@ -15,6 +15,7 @@ from typing import Any
 from paxkv.bench.measurement import Measurement
 from paxkv.bench.report import build_report, print_report
 from paxkv.bench.workload import read_workload
+from paxkv.output_file import OutputFile
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class ThroughputJob:
 
 
 def run_throughput(
-    job: ThroughputJob, engines: list[str], json_path: Path | None = None
+    job: ThroughputJob, engines: list[str], file: OutputFile | None = None
 ) -> dict[str, Any]:
-    """Run `job` on each engine, print a table, write the report to `json_path` if given.
+    """Run `job` on each engine, print a table, write the report to `file` if given.
 
     Returns:
         The report, as `paxkv.bench.report.build_report` describes it.
@@ -71,8 +72,8 @@ def run_throughput(
     settings = {**job.to_json(), "workload": job.workload.name}
     report = build_report(settings, workload, measurements, machine())
     print_report(report)
-    if json_path is not None:
-        json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if file is not None:
+        file.write_text(json.dumps(report, indent=2) + "\n")
     return report
 
 

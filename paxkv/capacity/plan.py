@@ -8,6 +8,7 @@ from paxkv.capacity.model_bytes import ModelBytes, model_bytes
 from paxkv.models.config import ModelConfig
 
 GIB = 1 << 30
+LEAST_MEMORY = 1 << 20  # of a device; a smaller number was meant in another unit
 KINDS = ("used", "reserved", "internal", "external", "tail", "free")
 
 
@@ -62,6 +63,10 @@ class Question:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
+        if self.memory is not None and self.memory < LEAST_MEMORY:
+            raise ValueError(
+                f"memory={self.memory} is a number of bytes: give it a unit, as in {self.memory}GiB"
+            )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
                 f"gpu_memory_utilization={self.gpu_memory_utilization} must be above 0 and at "

@@ -13,7 +13,9 @@ from paxkv.cli import (
     bench_prefix,
     bench_serve,
 )
+from paxkv.cli.command_parser import CommandParser
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
+from paxkv.cli.result_files import output_file
 
 SUMMARY = "measure throughput, a server, kernels, block sizes, and what paging and caching save"
 KINDS = {
@@ -31,14 +33,13 @@ PEERS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     throughput = kinds.add_parser(
         "throughput",
         help="run a workload file, all requests submitted at once",
-        allow_abbrev=False,
     )
-    throughput.usage = "paxkv bench throughput --model MODEL --workload FILE [options]"
+    throughput.usage = "paxkv bench throughput MODEL --workload FILE [options]"
     throughput.add_argument(
         "--workload",
         required=True,
@@ -60,12 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="sequences in one static batch of transformers (default: 64)",
     )
-    throughput.add_argument("--json", type=Path, metavar="OUT", help="write all figures here")
+    throughput.add_argument(
+        "--json", type=output_file, metavar="OUT", help="write all figures here"
+    )
     add_engine_flags(throughput)
     for name, module in KINDS.items():
-        kind = kinds.add_parser(
-            name, help=module.SUMMARY, description=module.SUMMARY, allow_abbrev=False
-        )
+        kind = kinds.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
         module.add_arguments(kind)
 
 

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 from paxkv.cli.bench_paging import add_output_flags
+from paxkv.cli.command_parser import CommandParser
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 
 SUMMARY = "throughput, waste and table bytes of the engine by block size"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
+    parser.usage = "paxkv bench block-size MODEL [options]"
     parser.add_argument(
         "--block-sizes",
         default="4,8,16,32,64,128",
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     table = block_size_table(runs)
     table.print(Console())
     if args.json is not None:
-        args.json.write_text(json.dumps(block_size_report(runs), indent=2) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(block_size_report(runs), indent=2) + "\n")
     if args.markdown is not None:
         write_markdown(args.markdown, "Block size", [table])
     if args.plot is not None:

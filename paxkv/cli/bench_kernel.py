@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from paxkv.cli.command_parser import CommandParser
+
 SUMMARY = "time the attention kernels at one step, or tune them for it"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     for flag, size, told in (
         ("--batch", 64, "sequences"),
         ("--context", 8192, "cached tokens of each"),
@@ -58,6 +60,10 @@ def run(args: argparse.Namespace) -> int:
     if args.cache is None and jax.default_backend() == "cpu":
         raise ValueError("autotune needs a GPU; on the CPU the kernels are interpreted")
     path = args.cache or tuned.cache_path()
+    if path is None:
+        raise ValueError("there is no home directory: set HOME, or give --cache")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--cache {path} is no regular file")
     try:
         found = autotune(step, path, budget=args.budget)
     except NotImplementedError as refusal:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from paxkv.cli.command_parser import CommandParser, add_model_argument
+from paxkv.cli.result_files import output_file, picture_file
 
 SUMMARY = "what paging saves: four allocators on a trace of lengths, simulated or on the engine"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     from paxkv.bench.paging.job import PagingJob
     from paxkv.cli.dataclass_flags import add_dataclass_flags
 
@@ -24,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run --model on the engine itself, with allocation contiguous and paged in the same "
         "memory, four times --max-model-len",
     )
-    parser.add_argument("--model", metavar="MODEL", help="for --real, as in paxkv generate")
+    add_model_argument(parser, "for --real, as in paxkv generate", required=False)
     add_dataclass_flags(parser, PagingJob, "simulation", skip=("trace",))
     parser.add_argument(
         "--sharing",
@@ -35,11 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_flags(parser)
 
 
-def add_output_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures here")
-    parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables here")
+def add_output_flags(parser: CommandParser) -> None:
+    parser.add_argument("--json", type=output_file, metavar="OUT", help="write all figures here")
+    parser.add_argument("--markdown", type=output_file, metavar="OUT", help="write the tables here")
     parser.add_argument(
-        "--plot", type=Path, metavar="OUT", help="draw .svg, .png or .pdf (needs paxkv[plot])"
+        "--plot",
+        type=picture_file,
+        metavar="OUT",
+        help="draw .svg, .png or .pdf (needs paxkv[plot])",
     )
 
 
@@ -64,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     for table in tables:
         table.print(console)
     if args.json is not None:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
     if args.markdown is not None:
         write_markdown(args.markdown, "What paging saves, simulated", tables)
     if args.plot is not None:
@@ -83,7 +88,7 @@ def _run_real(args: argparse.Namespace) -> int:
     from paxkv.cli.dataclass_flags import given_values
 
     if args.model is None:
-        raise ValueError("--real needs --model")
+        raise ValueError("--real needs MODEL")
     if args.plot is not None:
         raise ValueError("--plot draws the simulation, not --real")
     given = given_values(args, PagingJob)
@@ -95,7 +100,7 @@ def _run_real(args: argparse.Namespace) -> int:
     table = real_table(report)
     table.print(Console())
     if args.json is not None:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
     if args.markdown is not None:
         write_markdown(args.markdown, "What paging saves, on the engine", [table])
     return 0

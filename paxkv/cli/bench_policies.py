@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from paxkv.cli.command_parser import CommandParser
+from paxkv.cli.result_files import output_file
 
 SUMMARY = "what each scheduling option gains and costs, simulated"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--num-requests", type=int, default=400, metavar="N", help="of each scenario (default: 400)"
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures here")
-    parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables here")
+    parser.add_argument("--json", type=output_file, metavar="OUT", help="write all figures here")
+    parser.add_argument("--markdown", type=output_file, metavar="OUT", help="write the tables here")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     for table in tables:
         table.print(Console())
     if args.json is not None:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
     if args.markdown is not None:
         write_markdown(args.markdown, "Scheduling options, simulated", tables)
     return 0

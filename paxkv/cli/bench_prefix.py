@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from paxkv.cli.command_parser import CommandParser, add_model_argument
+from paxkv.cli.result_files import output_file
 
 SUMMARY = "hit rate of the prefix cache on prompts, and what variable text placed early costs"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--trace",
         required=True,
@@ -16,12 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a workload file (JSON lines with prompt_token_ids, or prompt and --model), or "
         "synthetic: 100 prompts with a system prompt of 500 tokens behind 8 variable ones",
     )
-    parser.add_argument("--model", metavar="MODEL", help="whose tokenizer reads text prompts")
+    add_model_argument(parser, "whose tokenizer reads text prompts", required=False)
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="default: 16")
     parser.add_argument(
         "--num-blocks", type=int, metavar="N", help="pages of the pool (default: enough for all)"
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures here")
+    parser.add_argument("--json", type=output_file, metavar="OUT", help="write all figures here")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
     for table in prefix_tables(report):
         table.print(Console())
     if args.json is not None:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0

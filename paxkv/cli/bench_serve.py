@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any
+
+from paxkv.cli.command_parser import CommandParser, add_model_argument
+from paxkv.cli.result_files import output_file, picture_file
 
 SUMMARY = "load for any server with OpenAI's API: throughput, latencies, goodput"
 
+# What `vllm bench serve` calls the same numbers, by dataset.
+VLLM_NAMES = {
+    "input_len": ["--random-input-len", "--prefix-repetition-suffix-len"],
+    "output_len": [
+        "--random-output-len",
+        "--sharegpt-output-len",
+        "--prefix-repetition-output-len",
+    ],
+    "range_ratio": ["--random-range-ratio"],
+    "prefix_len": ["--prefix-repetition-prefix-len"],
+    "num_prefixes": ["--prefix-repetition-num-prefixes"],
+}
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: CommandParser) -> None:
     from paxkv.bench.serve.arrivals import ArrivalProcess
     from paxkv.bench.serve.datasets import DatasetOptions
     from paxkv.bench.serve.job import ServeJob
     from paxkv.cli.dataclass_flags import add_dataclass_flags
 
     parser.usage = "paxkv bench serve [--base-url URL] [options]"
-    add_dataclass_flags(parser, ServeJob, "server")
-    add_dataclass_flags(parser, DatasetOptions, "requests")
+    add_model_argument(
+        parser, "name in the requests, by default the first one the server lists", required=False
+    )
+    add_dataclass_flags(
+        parser, ServeJob, "server", skip=("model",), aliases={"backend": ["--endpoint-type"]}
+    )
+    parser.add_argument("--host", metavar="TEXT", help="of the server, instead of --base-url")
+    parser.add_argument("--port", type=int, metavar="N", help="of the server (default: 8000)")
+    parser.add_argument("--served-model-name", metavar="NAME", help="as --model, and before it")
+    add_dataclass_flags(parser, DatasetOptions, "requests", aliases=VLLM_NAMES)
     add_dataclass_flags(parser, ArrivalProcess, "arrivals")
     parser.add_argument(
         "--max-concurrency",
@@ -40,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="percentiles to print (default: 50,95,99)",
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures here")
-    parser.add_argument("--plot", type=Path, metavar="OUT", help="write a picture here")
+    parser.add_argument("--json", type=output_file, metavar="OUT", help="write all figures here")
+    parser.add_argument("--plot", type=picture_file, metavar="OUT", help="write a picture here")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,6 +84,11 @@ def run(args: argparse.Namespace) -> int:
 
     values = given_values(args, ServeJob)
     values.setdefault("api_key", os.environ.get("OPENAI_API_KEY"))
+    values["model"] = args.served_model_name or args.model
+    if args.host is not None or args.port is not None:
+        if "base_url" in values:
+            raise ValueError("--base-url and --host or --port exclude each other")
+        values["base_url"] = f"http://{args.host or '127.0.0.1'}:{args.port or 8000}"
     percentiles = parse_percentiles(args.metric_percentiles)
     if any(number < 1 for number in args.max_concurrency or ()):
         raise ValueError(f"max_concurrency is {args.max_concurrency}, must be at least 1")
@@ -84,9 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if len(reports) > 1:
         concurrency_table(reports, percentiles).print(Console())
     if args.json is not None:
-        args.json.write_text(
-            json.dumps({"runs": reports}, indent=1, allow_nan=False) + "\n", encoding="utf-8"
-        )
+        args.json.write_text(json.dumps({"runs": reports}, indent=1, allow_nan=False) + "\n")
     if args.plot is not None:
         from paxkv.bench.serve.picture import draw
 

@@ -7,7 +7,9 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from paxkv.cli.command_parser import CommandParser
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
+from paxkv.cli.standard_streams import announce_loading, read_line
 
 if TYPE_CHECKING:
     from paxkv.llm import LLM
@@ -19,10 +21,10 @@ MAX_TOKENS = 512
 MANY_ANSWERS = ("n", "best_of", "use_beam_search", "length_penalty", "early_stopping")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     from paxkv.cli.sampling_flags import add_sampling_flags
 
-    parser.usage = "paxkv chat --model MODEL [options]"
+    parser.usage = "paxkv chat MODEL [options]"
     parser.add_argument("--system", metavar="TEXT", help="system message to start with")
     parser.add_argument("--quiet", action="store_true", help="print no greeting and no timing")
     add_sampling_flags(parser, skip=MANY_ANSWERS, temperature=0.2, top_p=0.9, max_tokens=MAX_TOKENS)
@@ -33,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from paxkv.cli.sampling_flags import sampling_params
 
     params = sampling_params(args)
+    announce_loading(args.model, args.quiet)
     from paxkv.llm import LLM
 
     llm = LLM(args.model, **{"max_num_seqs": 1, **engine_arguments(args)})
@@ -67,7 +70,8 @@ class Conversation:
             try:
                 line = _read_line()
             except KeyboardInterrupt:
-                self._note("\n" + HELP)
+                print(file=sys.stderr)  # the prompt's line ends, whatever was typed on it
+                self._note(HELP)
                 continue
             if line is None or line in ("/exit", "/quit"):
                 return
@@ -107,8 +111,7 @@ class Conversation:
 def _read_line() -> str | None:
     """One stripped line, or None at the end of the input."""
     if not sys.stdin.isatty():
-        line = sys.stdin.readline()
-        return line.strip() if line else None
+        return read_line()
     with suppress(ImportError):
         import readline  # noqa: F401  (importing it gives input() editing and history)
     try:

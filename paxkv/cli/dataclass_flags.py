@@ -23,11 +23,13 @@ def add_dataclass_flags(
     title: str,
     skip: Collection[str] = (),
     defaults: Mapping[str, object] | None = None,
+    aliases: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Add `--field-name` for each field of `config_class` but those in `skip`.
 
     Help texts come from the class docstring's `name: text` entries. A flag that is not given
     leaves no attribute, so that the dataclass's own default holds; `defaults` replaces some.
+    aliases: further flags of a field.
     """
     group = parser.add_argument_group(title)
     documents = field_documents(config_class)
@@ -41,6 +43,7 @@ def add_dataclass_flags(
             description = f"{description} (default: {default})".strip()
         group.add_argument(
             "--" + field.name.replace("_", "-"),
+            *(aliases or {}).get(field.name, ()),
             dest=field.name,
             default=(defaults or {}).get(field.name, argparse.SUPPRESS),
             help=description.replace("%", "%%"),
@@ -82,7 +85,9 @@ def parse_integer(text: str) -> int:
     """An integer; `k m g t` are powers of 1000, `K M G T` (also `KiB` …) powers of 1024."""
     match = re.fullmatch(r"([+-]?\d+(?:\.\d+)?)([kmgtKMGT]?)(?:i?B)?", text.replace("_", ""))
     if match is None or ("." in match[1] and not match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an integer, with or without a unit as in 8GiB or 64k"
+        )
     if "." not in match[1]:
         return int(match[1]) * _SUFFIXES[match[2]]
     return round(float(match[1]) * _SUFFIXES[match[2]])

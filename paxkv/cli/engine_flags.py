@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from paxkv.cli.command_parser import CommandParser, add_model_argument
+
 NOT_FLAGS = ("model", "tokenizer", "skip_tokenizer_init")
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Add `--model`, `--tokenizer` and one flag for each field of `EngineConfig`."""
+def add_engine_flags(parser: CommandParser, *, positional: bool = True) -> None:
+    """Add MODEL, `--tokenizer` and one flag for each field of `EngineConfig`.
+
+    positional: whether the model may be given without a flag.
+    """
     from paxkv.cli.dataclass_flags import add_dataclass_flags
     from paxkv.engine.config import EngineConfig
 
-    parser.add_argument(
-        "--model",
-        required=True,
-        metavar="MODEL",
-        help="a known name (smollm2-135m), a hub id, a Hugging Face directory or a .gguf file",
-    )
+    add_model_argument(parser, required=positional, positional=positional)
     parser.add_argument(
         "--tokenizer", metavar="PATH", help="take the tokenizer from here, not from the model"
     )

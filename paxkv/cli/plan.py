@@ -6,19 +6,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from paxkv.cli.command_parser import CommandParser, add_model_argument
+
 SUMMARY = "plan memory: bytes per token, blocks, requests held with and without paging"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     from paxkv.capacity.plan import Question
     from paxkv.cli.dataclass_flags import add_dataclass_flags
 
     source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--model",
-        metavar="MODEL",
-        help="a known name, a hub id, a Hugging Face directory or a .gguf file",
-    )
+    add_model_argument(source, required=False)
     source.add_argument("--config", type=Path, metavar="FILE", help="a Hugging Face config.json")
     add_dataclass_flags(parser, Question, "plan")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from paxkv.cli.command_parser import CommandParser
+
 SUMMARY = "fetch a model into the cache directory and print its path"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("model", metavar="NAME", help="a known name (smollm2-135m) or a hub id")
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
 

@@ -6,14 +6,15 @@ import argparse
 import sys
 from pathlib import Path
 
+from paxkv.cli.command_parser import CommandParser
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 
 SUMMARY = 'answer a file of requests (OpenAI\'s batch lines, or {"prompt": …})'
 EXIT_SOME_FAILED = 1
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "paxkv run-batch -i IN.jsonl -o OUT.jsonl --model MODEL [options]"
+def add_arguments(parser: CommandParser) -> None:
+    parser.usage = "paxkv run-batch MODEL -i IN.jsonl -o OUT.jsonl [options]"
     parser.add_argument(
         "-i", "--input-file", required=True, metavar="FILE", help="a request per line"
     )

@@ -6,17 +6,18 @@ import argparse
 import os
 from typing import Any
 
+from paxkv.cli.command_parser import CommandParser
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 
 SUMMARY = "serve a model over HTTP, with OpenAI's API"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     from paxkv.cli.dataclass_flags import add_dataclass_flags
     from paxkv.server.limits import RequestLimits
     from paxkv.server.settings import ServerSettings
 
-    parser.usage = "paxkv serve --model MODEL [options]"
+    parser.usage = "paxkv serve MODEL [options]"
     add_dataclass_flags(parser, ServerSettings, "server")
     add_dataclass_flags(parser, RequestLimits, "limits of a request")
     add_engine_flags(parser)

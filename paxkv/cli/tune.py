@@ -7,19 +7,21 @@ import asyncio
 import json
 import shlex
 import sys
-from pathlib import Path
 from typing import Any
+
+from paxkv.cli.command_parser import CommandParser, add_model_argument
+from paxkv.cli.result_files import output_file
 
 SUMMARY = "find max_num_seqs, max_num_batched_tokens and block_size for a latency target"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     from paxkv.bench.serve.arrivals import ArrivalProcess
     from paxkv.bench.serve.datasets import DatasetOptions
     from paxkv.cli.dataclass_flags import add_dataclass_flags
 
-    parser.usage = "paxkv tune --model MODEL --target METRIC:MS [options]"
-    parser.add_argument("--model", required=True, metavar="MODEL", help="as for paxkv serve")
+    parser.usage = "paxkv tune MODEL --target METRIC:MS [options]"
+    add_model_argument(parser, "as for paxkv serve")
     parser.add_argument(
         "--target",
         required=True,
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-concurrency", type=int, metavar="N", help="requests at once at most")
     parser.add_argument("--ignore-eos", action="store_true", help="answers have their full length")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures here")
+    parser.add_argument("--json", type=output_file, metavar="OUT", help="write all figures here")
     add_dataclass_flags(parser, DatasetOptions, "requests", skip=("tokenizer",))
     add_dataclass_flags(parser, ArrivalProcess, "arrivals")
     parser.add_argument(
@@ -67,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from paxkv.bench.serve.statistics import parse_goodput
     from paxkv.bench.server_process import ServerProcess
     from paxkv.bench.tune import Candidate, Target, best, candidates, closest, search, trial_table
+    from paxkv.bench.tune_schedule import TuneSchedule
     from paxkv.cli.dataclass_flags import given_values
 
     if not 0 < args.percentile <= 100:
@@ -76,8 +79,11 @@ def run(args: argparse.Namespace) -> int:
     dataset = DatasetOptions(**given_values(args, DatasetOptions))
     found = candidates(args.max_num_seqs, args.max_num_batched_tokens, args.block_size)
 
+    schedule = TuneSchedule(len(found), dataset.num_prompts, arrivals.request_rate)
+    print(schedule.announcement, file=sys.stderr)
+
     def measure(candidate: Candidate) -> dict[str, Any]:
-        print(f"trying {' '.join(candidate.flags)}", file=sys.stderr)
+        print(f"{schedule.next()}: {' '.join(candidate.flags)}", file=sys.stderr)
         flags = ["--model", args.model, *args.serve_flags, *candidate.flags]
         with ServerProcess(flags) as server:
             job = ServeJob(

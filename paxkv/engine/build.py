@@ -14,6 +14,7 @@ import numpy as np
 from paxkv.cache.pages import PageLayout
 from paxkv.engine.config import DTYPES, EngineConfig, ResolvedConfig
 from paxkv.engine.engine import Engine
+from paxkv.engine.fork import mark_in_use, refuse_forked
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
 from paxkv.engine.runner.compiled_programs import CompiledPrograms
@@ -55,6 +56,8 @@ def build_engine(
     device: whose `memory_stats()` decide the number of pages; by default JAX's first.
     Raises ValueError if the options contradict each other, the model or the memory.
     """
+    refuse_forked()
+    mark_in_use()
     if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         raise ValueError("jax_disable_jit=True cannot run an engine: its programs are compiled")
     config = options.resolve(model)

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Literal, get_args
 
 from paxkv.models.config import ModelConfig
-from paxkv.sampling.sampling_params import MAX_BEAMS, MOST_END_IDS
+from paxkv.sampling.sampling_params import MAX_BEAMS
 from paxkv.validation import shown
 
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
@@ -102,7 +102,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     attention_backend: AttentionBackend = "auto"
     max_logprobs: int = 20
-    max_beam_width: int = 16
+    max_beam_width: int = 32
     seed: int = 0
     enforce_eager: bool = False
     deterministic: bool = False
@@ -272,8 +272,8 @@ class ResolvedConfig(EngineConfig):
 
     @property
     def num_beam_candidates(self) -> int:
-        """Tokens of a row the host may choose from: every beam's best, past all that end it."""
-        return self.max_beam_width + MOST_END_IDS
+        """Tokens of a row the host may choose from; see `sampling.logprobs.beam_candidates`."""
+        return 3 * self.max_beam_width
 
     @property
     def max_prompt_len(self) -> int:

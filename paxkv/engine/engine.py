@@ -11,6 +11,7 @@ import numpy as np
 
 from paxkv.engine.beam.request import BeamRequest, Searches
 from paxkv.engine.config import ResolvedConfig
+from paxkv.engine.fork import refuse_forked
 from paxkv.engine.request import Request
 from paxkv.engine.runner.model_input import InputBuilder
 from paxkv.engine.runner.prompt_results import PromptResults
@@ -91,6 +92,7 @@ class Engine:
 
     def step(self) -> list[Request]:
         """Advance by a step; return the requests with news, finished ones included."""
+        refuse_forked()
         self._changed = {}
         start = time.perf_counter()
         schedule = self.scheduler.schedule(uncommitted=self._in_flight is not None)

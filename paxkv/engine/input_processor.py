@@ -15,7 +15,7 @@ from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.allowed_tokens import AllowedTokens, bad_word_sequences
-from paxkv.sampling.sampling_params import MOST_END_IDS, SamplingParams
+from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.text.detokenizer import needs_context
 from paxkv.text.grammar import Grammar, Grammars
 from paxkv.text.stop import StopRules
@@ -104,11 +104,6 @@ class InputProcessor:
         room = self._config.max_model_len - len(ids)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         rules = self._rules(params, max_tokens)
-        if params.use_beam_search and len(rules.end_ids) > MOST_END_IDS:
-            raise ValueError(
-                f"stop_token_ids and end-of-sequence ids are {len(rules.end_ids)} together; they "
-                f"must be at most {MOST_END_IDS} when use_beam_search=True"
-            )
         allowed = AllowedTokens(
             params, self._model.vocab_size, rules.end_ids, self._bad_words(params)
         )

@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from paxkv.engine.engine import Engine
+from paxkv.engine.fork import is_forked, refuse_forked
 from paxkv.engine.request import Request
 
 T = TypeVar("T")
@@ -20,7 +21,8 @@ class EngineLock:
     """Lets threads share an engine, and nothing cut a call into it in two.
 
     Threads take turns. Ctrl-C and other signals wait for the end of a turn. So does an abort that
-    comes inside a turn of the same thread, from a stream that the garbage collector closes.
+    comes inside a turn of the same thread, from a stream that the garbage collector closes. In a
+    forked child every call is a RuntimeError.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -41,6 +43,8 @@ class EngineLock:
 
     def abort(self, requests: Sequence[Request]) -> None:
         """End what has not ended, and let the step in flight land."""
+        if is_forked():  # a stream's copy is closed there; the requests are the parent's
+            return
         self._leaving.extend(request.request_id for request in requests)
         with self._taken():
             pass
@@ -52,6 +56,7 @@ class EngineLock:
 
     @contextmanager
     def _taken(self) -> Iterator[None]:
+        refuse_forked()  # the lock may have been copied while it was held
         with DeferredSignals(), self._turn:
             self._depth += 1
             try:

@@ -63,10 +63,14 @@ def _penalise(logits: jax.Array, edits: LogitEdits, counts: TokenCounts) -> jax.
 
 
 def _ban(logits: jax.Array, edits: LogitEdits) -> jax.Array:
+    return jnp.where(unpacked(edits.allowed, logits.shape[1]), logits, -jnp.inf)
+
+
+def unpacked(words: jax.Array | np.ndarray, width: int) -> jax.Array:
+    """Bits uint32 [R, ceil(width / 32)] as bool [R, width]."""
     bits = jnp.arange(32, dtype=jnp.uint32)
-    allowed = (jnp.asarray(edits.allowed)[:, :, None] >> bits) & 1
-    allowed = allowed.reshape(logits.shape[0], -1)[:, : logits.shape[1]]
-    return jnp.where(allowed != 0, logits, -jnp.inf)
+    apart = (jnp.asarray(words)[:, :, None] >> bits) & 1
+    return apart.reshape(words.shape[0], -1)[:, :width] != 0
 
 
 def edit_logits(logits: jax.Array, edits: LogitEdits, counts: TokenCounts) -> jax.Array:

@@ -166,7 +166,6 @@ class SamplingParams:
                 ("top_p", self.top_p == 1.0, "1"),
                 ("top_k", self.top_k in (0, -1), "0 or -1"),
                 ("min_p", self.min_p == 0.0, "0"),
-                ("stop", not self.stop, "empty (stop_token_ids end beams)"),
                 ("logprobs", self.logprobs is None, "None"),
                 ("structured_outputs", self.structured_outputs is None, "None"),
             )
@@ -297,7 +296,6 @@ def _logit_bias(value: object) -> dict[int, float]:
 
 
 MAX_BEAMS = 1_024
-MOST_END_IDS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +305,7 @@ class BeamSearchParams:
     length_penalty: exponent of the length a finished beam's score is divided by.
     early_stopping: True stops at `beam_width` finished beams, False when no running beam is
         likely to be better, "never" when none can be (Hugging Face's three rules).
+    stop: strings that finish a beam, one or a list. They are looked for in its output alone.
     temperature: only 0 (the scores are the model's own); kept because vLLM has it.
     For anything else, `SamplingParams(use_beam_search=True, ...)` searches too.
     A wrong value is a ValueError which names the argument, the value and the allowed range.
@@ -319,6 +318,7 @@ class BeamSearchParams:
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
     include_stop_str_in_output: bool = False
+    stop: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, object] = {
@@ -332,6 +332,7 @@ class BeamSearchParams:
                 "include_stop_str_in_output", self.include_stop_str_in_output
             ),
         }
+        checked["stop"] = checks.strings("stop", self.stop, single=True)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -346,4 +347,5 @@ class BeamSearchParams:
             length_penalty=self.length_penalty,
             early_stopping=self.early_stopping,
             include_stop_str_in_output=self.include_stop_str_in_output,
+            stop=self.stop,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -97,7 +98,7 @@ def load_template(template: str | Path) -> str:
     """
     text = str(template)
     if isinstance(template, Path) or "{" not in text:
-        path = Path(text).expanduser()
+        path = Path(os.path.expanduser(text))
         if "\n" in text or not path.is_file():
             raise ValueError(
                 f"chat_template={text[:200]!r} is neither template text (no '{{') nor a file"

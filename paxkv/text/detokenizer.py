@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
@@ -52,6 +53,13 @@ class Detokenizer:
         self._anchor = self._context
         self._silent = False
         self._stream = self._new_stream(self._context)
+
+    def copy(self) -> Detokenizer:
+        """One in the same state that goes its own way."""
+        other = copy(self)
+        other._stream = copy(self._stream)
+        other._ids, other._pending = list(self._ids), list(self._pending)
+        return other
 
     def _new_stream(self, ids: list[int]) -> DecodeStream:
         return DecodeStream(ids=ids or None, skip_special_tokens=self._skip)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -171,6 +172,16 @@ class SequenceText:
         self._taken = 0
         self._held = ""
         self._matched = [0] * len(rules.strings)
+
+    def followed_by(self, token_id: int) -> SequenceText:
+        """A copy that has taken one token more; it may have ended."""
+        other = copy(self)
+        if self._detokenizer is not None:
+            other._detokenizer = self._detokenizer.copy()
+        other._waiting, other._released = list(self._waiting), list(self._released)
+        other._matched = list(self._matched)
+        other.push(token_id)
+        return other
 
     @property
     def finish(self) -> Finish | None:

@@ -14,6 +14,7 @@ from paxkv.bench.block_size import (
     synthetic_workload,
 )
 from paxkv.cli.main import main
+from paxkv.output_file import OutputFile
 
 
 def test_the_figures_of_one_request_are_those_worked_out_by_hand(tmp_path, capsys):
@@ -44,7 +45,7 @@ def test_table_and_picture(tmp_path):
         for size in (4, 64)
     ]
     assert block_size_table(runs).rows[1][:5] == ("64", "50.0", "25.0", "32.0 %", "64")
-    draw_block_sizes(runs, tmp_path / "plot.svg")
+    draw_block_sizes(runs, OutputFile(tmp_path / "plot.svg"))
     assert (tmp_path / "plot.svg").read_text().count("<svg") == 1
 
 

@@ -233,15 +233,16 @@ def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch, tmp_path, c
 def test_a_plot_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     from paxkv.bench.paging.tables import draw_paging
+    from paxkv.output_file import OutputFile
 
     job = PagingJob(num_requests=8, pool_slots=600, max_model_len=300)
     report = run_paging(job, sharing=False)
     path = tmp_path / "plot.svg"
-    draw_paging(report, path)
+    draw_paging(report, OutputFile(path))
     assert path.read_text().count("<svg") == 1
     assert len(paging_tables(report)) == 5
     with pytest.raises(ValueError, match="plot.xyz"):
-        draw_paging(report, tmp_path / "plot.xyz")
+        draw_paging(report, OutputFile(tmp_path / "plot.xyz"))
 
 
 @pytest.mark.parametrize("flags", ["--pool-slots 0", "--max-model-len 20000", "--spread 0"])

@@ -45,7 +45,7 @@ def test_pages_hold_more_requests_than_reservations_in_the_same_memory(tmp_path)
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("", "--real needs --model"),
+        ("", "--real needs MODEL"),
         ("--model m --pool-slots 9", "--pool-slots is for the simulation"),
         ("--model m --plot out.svg", "--plot draws the simulation"),
     ],

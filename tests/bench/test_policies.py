@@ -70,4 +70,4 @@ def test_the_command_prints_and_writes(tmp_path, capsys) -> None:
     assert all(len(runs) >= 2 for runs in scenarios.values())
     assert "A backlog of one length" in capsys.readouterr().out
     assert main(["bench", "policies", "--num-requests", "3"]) == 2
-    assert "num_requests is 3, must be at least 20" in capsys.readouterr().err
+    assert "--num-requests is 3, must be at least 20" in capsys.readouterr().err

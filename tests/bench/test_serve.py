@@ -146,12 +146,12 @@ def test_chat_counts_from_the_first_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--base-url ftp://x", "base_url"),
+        ("--base-url ftp://x", "--base-url"),
         ("--base-url http://127.0.0.1:9", "cannot be reached"),
-        ("--max-concurrency 0", "max_concurrency"),
-        ("--metric-percentiles 50,101", "metric_percentiles"),
+        ("--max-concurrency 0", "--max-concurrency"),
+        ("--metric-percentiles 50,101", "--metric-percentiles"),
         ("--goodput itl:3", "goodput"),
-        ("--num-prompts 0", "num_prompts"),
+        ("--num-prompts 0", "--num-prompts"),
         ("--model m --base-url http://127.0.0.1:9", "before the run failed"),
     ],
 )

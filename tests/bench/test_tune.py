@@ -109,7 +109,7 @@ def test_a_search_with_real_servers(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert good["report"]["total_output_tokens"] == 24
     assert good["report"]["peak_memory_bytes"] > 2**20
     assert bad["report"] is None
-    assert "block_size" in bad["error"]
+    assert "--block-size" in bad["error"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_search_with_real_servers(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         ("--target itl:3", "itl"),
         ("--target ttft:3 --percentile 0", "percentile"),
-        ("--target ttft:3 --max-num-seqs 0", "max_num_seqs"),
+        ("--target ttft:3 --max-num-seqs 0", "--max-num-seqs"),
     ],
 )
 def test_what_cannot_be_is_said(capsys: pytest.CaptureFixture[str], flags: str, words: str) -> None:

@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_named(question, message):
 
 def test_wrong_options_are_one_sentence(capsys, tmp_path):
     assert main(["plan", "--bytes-per-token", "8"]) == 2
-    assert "memory or kv_cache_memory_bytes must be given" in capsys.readouterr().err
+    assert "--memory or --kv-cache-memory-bytes must be given" in capsys.readouterr().err
     assert main(["plan", "--config", str(tmp_path / "no.json"), "--memory", "1GiB"]) == 2
     assert "no.json is missing" in capsys.readouterr().err
     path = tmp_path / "config.json"
@@ -136,4 +136,4 @@ def test_wrong_options_are_one_sentence(capsys, tmp_path):
     assert main(["plan", "--json", *flags, "--weights-dtype", "float16"]) == 0
     assert json.loads(capsys.readouterr().out)["bytes_per_token"] == 2 * 2 * 64 * 2
     assert main(["plan", *flags, "--weights-dtype", "half"]) == 2
-    assert "weights_dtype='half' must be one of float32" in capsys.readouterr().err
+    assert "--weights-dtype='half' must be one of float32" in capsys.readouterr().err

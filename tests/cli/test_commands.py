@@ -107,8 +107,8 @@ def test_a_dash_reads_the_prompt_from_stdin(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--temperature", "-1", "hi"], "temperature must be a number from 0"),
-        (["--top-p", "1.5", "hi"], "top_p must be a number from 0 to 1, got 1.5"),
+        (["--temperature", "-1", "hi"], "--temperature must be a number from 0"),
+        (["--top-p", "1.5", "hi"], "--top-p must be a number from 0 to 1, got 1.5"),
         (["--system", "x", "hi"], "--system needs --chat"),
     ],
 )

@@ -30,15 +30,18 @@ def said(model: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--kv-cache-memory-bytes 100", ("kv_cache_memory_bytes", "max_model_len")),
-        ("--no-enable-chunked-prefill --max-num-batched-tokens 64", ("max_num_batched_tokens=64",)),
-        ("--max-num-seqs 9 --max-num-batched-tokens 8", ("max_num_batched_tokens=8",)),
-        ("--max-model-len 999999", ("max_model_len=999999",)),
-        ("--ssl-keyfile a", ("ssl_certfile",)),
-        ("--api-key-file /no/such/file", ("api_key_file",)),
-        ("--chat-template {%bad", ("chat_template",)),
-        ("--max-queue-wait nan", ("max_queue_wait",)),
-        ("--host 999.1.1.1", ("host",)),
+        ("--kv-cache-memory-bytes 100", ("--kv-cache-memory-bytes", "--max-model-len")),
+        (
+            "--no-enable-chunked-prefill --max-num-batched-tokens 64",
+            ("--max-num-batched-tokens=64",),
+        ),
+        ("--max-num-seqs 9 --max-num-batched-tokens 8", ("--max-num-batched-tokens=8",)),
+        ("--max-model-len 999999", ("--max-model-len=999999",)),
+        ("--ssl-keyfile a", ("--ssl-certfile",)),
+        ("--api-key-file /no/such/file", ("--api-key-file",)),
+        ("--chat-template {%bad", ("--chat-template",)),
+        ("--max-queue-wait nan", ("--max-queue-wait",)),
+        ("--host 999.1.1.1", ("--host",)),
     ],
 )
 def test_options(

@@ -13,16 +13,25 @@ from paxkv.sampling.logit_edits import no_edits
 from paxkv.sampling.sampler import no_rows, sample
 from paxkv.sampling.token_counts import add_output_tokens, add_prompt_tokens, empty_counts
 
-ROWS, COUNT = 5, 24
-run = jax.jit(functools.partial(sample, num_logprobs=1, with_logprobs=False, num_candidates=COUNT))
+ROWS, WIDTH = 5, 12
+run = jax.jit(functools.partial(sample, num_logprobs=1, with_logprobs=False, beam_width=WIDTH))
 
 
 def logits_of(width: int) -> np.ndarray:
     return (np.random.default_rng(width).normal(size=(ROWS, width)) * 4 + 30).astype(np.float32)
 
 
+def ends_of(width: int, rows: int = ROWS) -> np.ndarray:
+    """Every fifth token ends a beam: more than any fixed number of end ids."""
+    ends = np.zeros((rows, -(-width // 32) * 32), bool)
+    ends[:, :width:5] = True
+    return np.packbits(ends, axis=1, bitorder="little").view("<u4")
+
+
 def assert_candidates(found: object, row: int, expected: np.ndarray) -> None:
-    order = np.argsort(-expected, kind="stable")[:COUNT]
+    """The best that end a beam, then twice as many of the best that do not."""
+    order = np.argsort(-expected, kind="stable")
+    order = np.concatenate([order[order % 5 == 0][:WIDTH], order[order % 5 != 0][: 2 * WIDTH]])
     assert np.asarray(found.candidates.ids[row]).tolist() == order.tolist()
     assert np.allclose(found.candidates.logprobs[row], expected[order], atol=1e-4)
 
@@ -30,7 +39,14 @@ def assert_candidates(found: object, row: int, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("width", [64, 300, 49152])
 def test_the_best_candidates_are_log_probabilities(width: int) -> None:
     logits, beams = logits_of(width), np.array([1, 0, 1, 1, 0], bool)
-    found = run(logits, no_rows(ROWS), no_edits(ROWS, width), empty_counts(1, width), beams=beams)
+    found = run(
+        logits,
+        no_rows(ROWS),
+        no_edits(ROWS, width),
+        empty_counts(1, width),
+        beams=beams,
+        ends=ends_of(width),
+    )
     for row in np.flatnonzero(beams):
         assert_candidates(found, row, np.log(softmax(logits[row].astype(np.float64))))
 
@@ -47,7 +63,7 @@ def test_edits_change_log_probabilities_and_those_are_not_normalised_again() -> 
     banned = int(logits[1].argmax())
     edits.allowed[1, banned // 32] &= ~np.uint32(1 << banned % 32)
     edits.bias_ids[2], edits.bias_values[2] = 11, 25.0
-    found = run(logits, no_rows(ROWS), edits, counts, beams=beams)
+    found = run(logits, no_rows(ROWS), edits, counts, beams=beams, ends=ends_of(width))
     raw = [np.log(softmax(row.astype(np.float64))) for row in logits]
     assert_candidates(found, 0, penalised(raw[0], prompt, output, frequency=0.3, repetition=1.4))
     raw[1][banned] = -np.inf
@@ -61,17 +77,30 @@ def test_a_row_whose_bans_leave_few_has_minus_infinity_behind_them() -> None:
     edits = no_edits(1, width)
     edits.allowed[:] = [[0b1011, 0]]
     found = run(
-        logits_of(width)[:1], no_rows(1), edits, empty_counts(1, width), beams=np.ones(1, bool)
+        logits_of(width)[:1],
+        no_rows(1),
+        edits,
+        empty_counts(1, width),
+        beams=np.ones(1, bool),
+        ends=np.uint32([[0b10, 0]]),
     )
     values = np.asarray(found.candidates.logprobs[0])
-    assert sorted(np.asarray(found.candidates.ids[0, :3]).tolist()) == [0, 1, 3]
-    assert np.isfinite(values[:3]).all()
-    assert np.isneginf(values[3:]).all()
+    ids = np.asarray(found.candidates.ids[0])
+    assert ids[0] == 1
+    assert sorted(ids[WIDTH : WIDTH + 2].tolist()) == [0, 3]
+    assert np.isfinite(values[[0, WIDTH, WIDTH + 1]]).all()
+    assert np.isneginf(values[1:WIDTH]).all()
+    assert np.isneginf(values[WIDTH + 2 :]).all()
 
 
 def test_without_beams_there_are_zeros() -> None:
     found = run(
-        logits_of(300), no_rows(ROWS), no_edits(ROWS, 300), empty_counts(1, 300), beams=np.zeros(5)
+        logits_of(300),
+        no_rows(ROWS),
+        no_edits(ROWS, 300),
+        empty_counts(1, 300),
+        beams=np.zeros(5),
+        ends=ends_of(300),
     )
     assert not np.asarray(found.candidates.ids).any()
     assert not np.asarray(found.candidates.logprobs).any()

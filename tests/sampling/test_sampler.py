@@ -195,7 +195,8 @@ def test_a_row_depends_on_nothing_but_itself():
 
     @jax.jit
     def run(logits, rows, edits, beams):
-        return sample(logits, rows, edits, counts, 4, True, beams, 8)
+        ends = jnp.full((logits.shape[0], 32), 0x10, jnp.uint32)
+        return sample(logits, rows, edits, counts, 4, True, beams, ends, 8)
 
     together = run(*rows)
     expected = np.asarray(together.tokens)

@@ -149,7 +149,6 @@ def test_logprobs_are_limited_by_the_engine(field):
         ("top_p", 0.9),
         ("top_k", 1),
         ("min_p", 0.1),
-        ("stop", "end"),
         ("logprobs", 0),
     ],
 )
@@ -187,6 +186,7 @@ WRONG_BEAMS = {
     "temperature": (0.5, NAN, True),
     "ignore_eos": (1,),
     "include_stop_str_in_output": ("no",),
+    "stop": (1, "", [""], {"a": 1}),
 }
 
 

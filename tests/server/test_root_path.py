@@ -89,4 +89,4 @@ def test_it_is_an_option_of_the_command(capsys: pytest.CaptureFixture[str]) -> N
     from paxkv.cli.main import main
 
     assert main(["serve", "--model", "nothing", "--root-path", "llm/"]) == 2
-    assert "root_path='llm/' must be a path" in capsys.readouterr().err
+    assert "--root-path='llm/' must be a path" in capsys.readouterr().err

@@ -87,6 +87,10 @@ def test_readers(reader: Any, text: str, content: str | None, calls: list[Any]) 
     assert len(message.get("tool_calls", ())) == len(calls)
 
 
+def of_type(kind: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "a", "parameters": {"type": kind}}}
+
+
 def test_a_template_tells_the_format() -> None:
     assert format_of_template("… <tool_call> …") == "hermes"
     assert format_of_template('{"name": name, "parameters": dictionary}') == "llama3_json"
@@ -247,6 +251,8 @@ def test_a_call_that_is_cut_off_is_none(server: TinyServer, choice: Any) -> None
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tools": [{"type": "search", "function": {"name": "a"}}]}, "tools"),
         ({"tools": [CLOCK, CLOCK]}, "tools"),
+        ({"tools": [of_type("string")]}, "tools"),
+        ({"tools": [of_type(["object", "null"])], "tool_choice": "required"}, "tools"),
         ({"tools": [CLOCK] * 200}, "tools"),
         ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"function": {"name": "nope"}}}, "tool_choice"),

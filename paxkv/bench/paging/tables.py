@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from paxkv.bench.figures import FigureTable, require_matplotlib, stacked_bars
+from paxkv.bench.figures import FigureTable, require_matplotlib, stacked_bars, write_picture
 from paxkv.bench.paging.job import PAGED, SYSTEM_REQUESTS, SYSTEM_TOKENS
+from paxkv.output_file import OutputFile
 
 KINDS = ("used", "reserved", "internal", "external", "tail", "free")
 # PagedAttention paper, section 6.3: figure 15 for Alpaca, the text for ShareGPT.
@@ -145,7 +145,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def draw_paging(report: dict[str, Any], path: Path) -> None:
+def draw_paging(report: dict[str, Any], file: OutputFile) -> None:
     """Requests held, slots by kind and waste by block size; the file's ending chooses the format.
 
     Raises ValueError if matplotlib is missing or does not know the format.
@@ -172,7 +172,4 @@ def draw_paging(report: dict[str, Any], path: Path) -> None:
         right.set(title="paged: waste, %", xlabel="block size", ylim=(0, None))
         for axes in (left, middle):
             axes.tick_params(axis="x", labelsize="small")
-    try:
-        canvas.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except ValueError as error:
-        raise ValueError(f"--plot {path}: {error}") from None
+    write_picture(file, canvas)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paxkv.bench.figures import COLOURS, require_matplotlib
+from paxkv.bench.figures import COLOURS, require_matplotlib, write_picture
+from paxkv.output_file import OutputFile
 
 STYLES = ("-", "--", ":", "-.")
 NAMES = {"ttft": "time to first token", "tpot": "time per output token",
          "itl": "inter-token latency", "e2el": "end-to-end latency"}  # fmt: skip
 
 
-def draw(reports: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write a picture of `reports`; the suffix of `path` says which format."""
+def draw(reports: Sequence[dict[str, Any]], file: OutputFile) -> None:
+    """Write a picture of `reports`; the suffix of `file` says which format."""
     figure = require_matplotlib().Figure(figsize=(11, 7 if len(reports) == 1 else 10))
     rows = 2 if len(reports) == 1 else 3
     for place, name in enumerate(NAMES, start=1):
@@ -38,7 +38,7 @@ def draw(reports: Sequence[dict[str, Any]], path: Path) -> None:
         )
     figure.suptitle(f"{reports[0]['model_id']}, {reports[0]['num_prompts']} requests")
     figure.tight_layout()
-    figure.savefig(path)
+    write_picture(file, figure)
 
 
 def _label(report: dict[str, Any]) -> str:

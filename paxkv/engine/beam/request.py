@@ -34,7 +34,15 @@ class BeamRequest(Request):
             end_ids=self.rules.end_ids.keys(),
             length_penalty=self.sampling_params.length_penalty,
             early_stopping=self.sampling_params.early_stopping,
+            text=self.sequences[0].text if self.rules.strings else None,
         )
+
+    @cached_property
+    def end_words(self) -> np.ndarray:
+        """Bits uint32 [ceil(V / 32)] of the tokens that end a beam."""
+        bits = np.zeros(-(-self.vocab_size // 32) * 32, np.bool_)
+        bits[[token for token in self.rules.end_ids if token < self.vocab_size]] = True
+        return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
 
     @property
     def forks(self) -> int:
@@ -71,7 +79,8 @@ class BeamRequest(Request):
         sequence = Sequence(self, index, [*self.prompt_token_ids, *beam.token_ids])
         sequence.cumulative_logprob = beam.logprob
         for token in beam.token_ids:
-            sequence.finish = sequence.text.push(token)
+            if sequence.finish is None:
+                sequence.finish = sequence.text.push(token)
         sequence.end(reason)
         return sequence
 

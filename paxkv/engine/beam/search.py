@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from paxkv.text.stop import SequenceText
+
 Float32Array = NDArray[np.float32]
 IndexArray = NDArray[np.int64]
 
@@ -41,6 +43,8 @@ class BeamSearch:
         early_stopping: True ends the search at `width` finished beams; False when the best running
             beam, scored at its present length, is no better than the worst finished one; "never"
             when it could not be better at its final length.
+        text: of the output so far, if there are stop strings; one that a candidate completes
+            finishes it like an end id. None without any.
 
     Attributes:
         histories: prompt and tokens of each running beam. At first there is one beam.
@@ -58,6 +62,7 @@ class BeamSearch:
         end_ids: Collection[int] = (),
         length_penalty: float = 1.0,
         early_stopping: bool | Literal["never"] = False,
+        text: SequenceText | None = None,
     ) -> None:
         self.width = width
         self.max_tokens = max_tokens
@@ -70,11 +75,16 @@ class BeamSearch:
         self.logprobs: Float32Array = np.zeros(1, np.float32)
         self.finished: list[Hypothesis] = []
         self.done = False
+        self._texts = None if text is None else [text]
 
     @property
     def shape(self) -> tuple[int, int, tuple[int, ...]]:
         """Searches equal in this can take a step together."""
         return len(self.histories), self.width, self.end_ids
+
+    @property
+    def has_stop_strings(self) -> bool:
+        return self._texts is not None
 
     @property
     def length(self) -> int:
@@ -102,11 +112,22 @@ class BeamSearch:
         found = [Hypothesis(*beam, score) for beam, score in zip(beams, scores)]
         self.finished = sorted(self.finished + found, key=lambda h: -h.score)[: self.width]
 
+    def meets_stop_string(self, parent: int, token: int) -> bool:
+        """Whether a token after the beam in a place completes a stop string."""
+        assert self._texts is not None
+        return self._texts[parent].followed_by(token).finish is not None
+
     def advance(
         self, moves: list[tuple[int, int]], tokens: list[int], logprobs: Float32Array
     ) -> None:
         """Make the beams in some places, ascending, children of those in others, which are no
         such places; add a token to each of the `len(tokens)` first and drop the rest."""
+        if self._texts is not None:
+            came = dict(moves)
+            self._texts = [
+                self._texts[came.get(index, index)].followed_by(token)
+                for index, token in enumerate(tokens)
+            ]
         histories, start = self.histories, self._num_prompt
         for index, parent in moves:
             if index < len(histories):
@@ -136,9 +157,9 @@ def step(
     """Advance every beam of searches of one `shape` by a token.
 
     Args:
-        token_ids, logprobs: `[len(searches), beams, k]`, the most likely next tokens of each beam,
-            best first; at least `width` of them and as many more as there are `end_ids`, or the
-            whole vocabulary. Those of log-probability -inf do not count.
+        token_ids, logprobs: `[len(searches), beams, k]`, next tokens of each beam in any order:
+            the `width` most likely of its `end_ids`, and the `2 * width` most likely others, or as
+            many as there are. Those of log-probability -inf do not count.
 
     Returns:
         For each search the places whose beam is now the child of another, with that parent's
@@ -146,17 +167,23 @@ def step(
         `width` while candidates are, and none when all have ended.
     """
     _, width, end_ids = searches[0].shape
-    columns = min(logprobs.shape[2], width + len(end_ids))
+    columns = logprobs.shape[2]
     totals = np.stack([search.logprobs for search in searches])[:, :, None]
-    totals = (totals + logprobs[:, :, :columns]).reshape(len(searches), -1)
-    # Every beam has each end once, so that among these are `width` that do not end.
-    order = np.argsort(-totals, axis=1, kind="stable")[:, : width * (1 + len(end_ids))]
+    totals = (totals + logprobs).reshape(len(searches), -1)
+    # As many as transformers looks at. Every beam has each end once, so that among these are
+    # `width` that do not end, unless they complete stop strings.
+    order = np.argsort(-totals, axis=1, kind="stable")[:, : width * max(2, 1 + len(end_ids))]
     totals = np.take_along_axis(totals, order, axis=1)
     parents = order // columns
     tokens = token_ids[np.arange(len(searches))[:, None], parents, order % columns]
     last = np.array([search.length + 1 == search.max_tokens for search in searches])
     ends = np.isin(tokens, end_ids) | last[:, None]
     possible = totals > -np.inf
+    for index, search in enumerate(searches):
+        if search.has_stop_strings:
+            for at in np.flatnonzero(possible[index] & ~ends[index]).tolist():
+                parent, token = int(parents[index, at]), int(tokens[index, at])
+                ends[index, at] = search.meets_stop_string(parent, token)
     for index, rank in _by_row(possible[:, :width] & ends[:, :width]):
         search = searches[index]
         outputs = [search.output(parent) for parent in parents[index, rank].tolist()]

@@ -77,10 +77,9 @@ class CompiledPrograms:
         self.chunk_sizes = chunk_sizes(layout)
         self._swapping = swapping
         self._alternatives = max(1, config.max_logprobs)
-        self._candidates = min(config.num_beam_candidates, model.vocab_size)
         self.packings = {shape: shape.packing(config) for shape in shapes(config, buckets)}
         self.sample_packings = {size: programs.sample_packing(size) for size in buckets.sample}
-        self._neutral: dict[int, tuple[jax.Array, jax.Array, jax.Array]] = {}
+        self._neutral: dict[int, tuple[jax.Array, ...]] = {}
         self._pages = (layout.arrays(num_pages),) * layout.num_layers
         rows = config.max_num_seqs + 1
         self._tables = jax.ShapeDtypeStruct((rows, config.max_blocks_per_seq), np.int32)
@@ -166,7 +165,7 @@ class CompiledPrograms:
         """Bytes that go to the device for the largest step and its sample."""
         step = max(packing.size for packing in self.packings.values())
         rows = self.largest_sample
-        edits = rows * (2 * MOST_BIASES + -(-self._vocab_size // 32))
+        edits = rows * (2 * MOST_BIASES + 2 * -(-self._vocab_size // 32))
         return 4 * (step + self.sample_packings[rows].size + edits)
 
     def whole(self, shape: StepShape) -> Any:
@@ -228,7 +227,11 @@ class CompiledPrograms:
     def sample(self, size: int) -> Any:
         return self.compiler.get(
             f"sample[{size}]",
-            partial(programs.sample, alternatives=self._alternatives, candidates=self._candidates),
+            partial(
+                programs.sample,
+                alternatives=self._alternatives,
+                beam_width=self._config.max_beam_width,
+            ),
             lambda: (
                 self._head,
                 self._hidden_rows(self._config.max_num_seqs),
@@ -286,12 +289,15 @@ class CompiledPrograms:
         name = f"swap in[{size}] layers[{count}]"
         return self.compiler.get(name, partial(scatter_pages), args, donate=(0,))
 
-    def neutral_edits(self, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def neutral_edits(self, size: int) -> tuple[jax.Array, ...]:
+        """No bias (ids and values), everything allowed, and nothing that ends a beam."""
+        words = -(-self._vocab_size // 32)
         if size not in self._neutral:
             self._neutral[size] = (
                 jnp.asarray(np.zeros((size, MOST_BIASES), np.int32)),
                 jnp.asarray(np.zeros((size, MOST_BIASES), np.float32)),
-                jnp.asarray(np.full((size, -(-self._vocab_size // 32)), ALL_ALLOWED, np.uint32)),
+                jnp.asarray(np.full((size, words), ALL_ALLOWED, np.uint32)),
+                jnp.asarray(np.zeros((size, words), np.uint32)),
             )
         return self._neutral[size]
 

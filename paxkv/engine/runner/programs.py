@@ -209,9 +209,10 @@ def sample(
     bias_ids: Array,
     bias_values: Array,
     allowed: Array,
+    ends: Array,
     *,
     alternatives: int,
-    candidates: int,
+    beam_width: int,
 ) -> tuple[SampleResult, TokenCounts, Array]:
     """Sample one token per row; `counts` and `last_tokens` are told."""
     plan = sample_packing(allowed.shape[0]).unpack(buffer)
@@ -234,7 +235,8 @@ def sample(
         alternatives,
         plan["wants_logprobs"][0] > 0,
         plan["beam"] > 0,
-        candidates,
+        ends,
+        beam_width,
     )
     counts = add_output_tokens(counts, plan["slots"], sampled.tokens)
     last_tokens = last_tokens.at[plan["rows"]].set(sampled.tokens, mode="promise_in_bounds")

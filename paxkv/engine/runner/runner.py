@@ -212,6 +212,7 @@ class Runner:
             neutral[0] if plan.bias_ids is None else plan.bias_ids,
             neutral[1] if plan.bias_values is None else plan.bias_values,
             neutral[2] if plan.allowed is None else plan.allowed,
+            neutral[3] if plan.ends is None else plan.ends,
         )
         return SamplerOutput(sequences, sampled)
 

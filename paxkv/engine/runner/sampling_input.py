@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paxkv.engine.beam.request import BeamRequest
 from paxkv.engine.runner.buckets import padded
 from paxkv.engine.runner.hooks import Hooks
 from paxkv.engine.runner.packing import Packing
@@ -21,7 +22,8 @@ class SamplingInput:
     """One sample for the device.
 
     size: rows of the program. buffer: int32, laid out by its packing. bias_ids, bias_values:
-    `[size, MOST_BIASES]`; allowed: bits `[size, ceil(V / 32)]`; None where no row has any.
+    `[size, MOST_BIASES]`; allowed, and what ends a beam: bits `[size, ceil(V / 32)]`; None where no
+    row has any.
     """
 
     size: int
@@ -29,6 +31,7 @@ class SamplingInput:
     bias_ids: np.ndarray | None = None
     bias_values: np.ndarray | None = None
     allowed: np.ndarray | None = None
+    ends: np.ndarray | None = None
 
 
 class SamplingInputBuilder:
@@ -65,8 +68,11 @@ class SamplingInputBuilder:
                 random.append(index)
             if request.sampling_params.has_penalty:
                 penalised.append(index)
-            if request.is_beam_group:
+            if isinstance(request, BeamRequest):
                 view["beam"][index] = 1
+                if plan.ends is None:
+                    plan.ends = np.zeros((size, self._words), np.uint32)
+                plan.ends[index] = request.end_words
             if request.wants_logprobs:
                 view["wants_logprobs"][0] = 1
             if request.sampling_params.logit_bias:

@@ -93,5 +93,11 @@ def _read(tools: Any) -> dict[str, Any]:
             raise BadRequest(
                 f"tools[{index}].function.parameters must be a JSON schema", param="tools"
             )
+        if schema and schema.get("type", "object") != "object":
+            raise BadRequest(
+                f"tools[{index}].function.parameters must be of the type object, got "
+                f"{shown(schema['type'])}: arguments are an object",
+                param="tools",
+            )
         parameters[name] = schema or {"type": "object"}
     return parameters

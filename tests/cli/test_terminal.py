@@ -1,0 +1,80 @@
+"""`paxkv chat` and `generate` on a terminal: what a person sees."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PROGRAM = f"""
+import sys, types
+sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]
+import fake_llm
+module = types.ModuleType("paxkv.llm")
+module.LLM = fake_llm.FakeLLM
+sys.modules["paxkv.llm"] = module
+from paxkv.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._child, self._master = pty.fork()
+        if self._child == 0:
+            os.environ["TERM"] = "dumb"
+            os.execv(sys.executable, [sys.executable, "-c", PROGRAM, *arguments])
+        self.seen = ""
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        until = time.monotonic() + 30
+        while self.seen.count(text) < times:
+            ready, _, _ = select.select([self._master], [], [], until - time.monotonic())
+            assert ready, self.seen
+            self.seen += os.read(self._master, 4096).decode().replace("\r\n", "\n")
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def end(self) -> int:
+        """Exit code, once all was read."""
+        while True:
+            try:
+                piece = os.read(self._master, 4096)
+            except OSError:
+                piece = b""
+            if not piece:
+                break
+            self.seen += piece.decode().replace("\r\n", "\n")
+        os.close(self._master)
+        return os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+
+
+def test_ctrl_c_at_the_prompt_ends_its_line() -> None:
+    """The next prompt stands at the beginning of a line, with --quiet too."""
+    terminal = Terminal("chat", "--model", "m", "--quiet")
+    terminal.wait_for("> ")
+    terminal.type("half a line")
+    terminal.wait_for("half a line")
+    terminal.type("\x03")
+    terminal.wait_for("\n> ")
+    terminal.type("hi\n")
+    terminal.wait_for("paging is a table\n> ")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+    # What was typed may be shown twice, by the terminal and by the line editor.
+    assert terminal.seen.rpartition("half a line")[2].replace("^C", "").startswith("\n> ")
+
+
+def test_loading_is_shown() -> None:
+    for quiet in (False, True):
+        terminal = Terminal("generate", "--model", "m", *["--quiet"] * quiet, "hi")
+        assert terminal.end() == 0
+        assert ("loading m …\n" in terminal.seen) is not quiet
+        assert "paging is a table\n" in terminal.seen
