@@ -45,3 +45,24 @@ def test_a_request_has_the_same_bits_alone_and_among_others(
     alone = [bits(tiny.generate([prompt], wanted)[0]) for prompt in PROMPTS]
     assert [bits(output) for output in tiny.generate(PROMPTS, wanted)] == alone
     assert bool(tiny.engine.stats().preemptions) == (blocks == 80)
+
+
+def test_a_request_has_the_same_bits_from_cached_blocks() -> None:
+    """Blocks that other steps have computed, beside other sequences."""
+    tiny = Tiny(
+        deterministic=True,
+        max_num_batched_tokens=16,
+        max_model_len=256,
+        num_gpu_blocks_override=250,
+    )
+    wanted = greedy(20, logprobs=2)
+    prompts = [PROMPTS[-1][:cut] + prompt for cut, prompt in zip((0, 30, 61, 100), PROMPTS)]
+
+    def answers() -> Any:
+        outputs = tiny.generate(prompts, wanted)
+        cached = sum(output.num_cached_tokens for output in outputs)
+        return cached, [(o.outputs[0].token_ids, o.outputs[0].logprobs) for o in outputs]
+
+    (before, first), (after, second) = answers(), answers()
+    assert after > before
+    assert first == second
