@@ -21,7 +21,7 @@ from paxkv.server import prompts
 from paxkv.server.bodies import GenerationBody
 from paxkv.server.call import Call
 from paxkv.server.engine_loop import EngineLoop
-from paxkv.server.errors import BadRequest, NotFound
+from paxkv.server.errors import ApiError, BadRequest, NotFound
 from paxkv.server.grammar_queue import GrammarQueue, NotCompiled
 from paxkv.server.limits import RequestLimits
 from paxkv.server.response_store import ResponseStore
@@ -46,7 +46,8 @@ class Model(Protocol):
 class Service:
     """The model, the loop that runs it, and threads for work that would hold up the event loop.
 
-    names: of the model, the first being what answers say.
+    names: of the model, the first being what answers say. refused: called with each error that was
+    a request's answer.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Service:
         self.limits = limits
         self.names = names
         self.responses = ResponseStore(limits.max_stored_bytes)
+        self.refused: list[Callable[[ApiError], None]] = []
         self.created = int(time.time())
         self.max_model_len = model.engine.limits.max_model_len
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
