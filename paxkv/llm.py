@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.fork import refuse_forked
@@ -86,6 +86,17 @@ class LLM:
 
         self.admitter = Admitter(self.engine, config, self._tokenizer)
         self._turns = Turns(self.engine)
+
+    def close(self) -> None:
+        """Release the device's memory: weights, pages and all state. Requests that run are aborted,
+        and whatever needs the engine from now on is a RuntimeError."""
+        self._turns.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # Generating
 

@@ -170,6 +170,7 @@ class Admitter:
             raise ValueError(
                 f"prompt_token_ids must be a list of integers, got {type(ids).__name__}"
             )
+        self._check_length(ids)  # type: ignore[arg-type]  # first, since it says no at once
         vocab = self._config.vocab_size
         checked = [x.tolist() if hasattr(x, "tolist") else x for x in ids]
         for token in checked:
@@ -178,7 +179,7 @@ class Admitter:
                 raise ValueError(
                     f"prompt_token_ids contains {shown}; ids are integers from 0 to {vocab - 1}"
                 )
-        return self._check_length(checked)
+        return checked
 
     def _check_known(self, ids: list[int]) -> list[int]:
         """Ids of a text: a tokenizer may have tokens that were added and never trained."""

@@ -131,6 +131,7 @@ def _guard(app: FastAPI, service: Service) -> None:
     app.add_middleware(
         BodyLimit,
         max_bytes=limits.max_body_bytes,
+        max_values=limits.max_body_values,
         max_seconds=limits.max_body_seconds,
         max_held=limits.max_held_bytes,
     )

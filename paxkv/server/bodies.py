@@ -10,7 +10,15 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    TypeAdapter,
+    WithJsonSchema,
+    create_model,
+)
 
 from paxkv.sampling.params import SamplingParams
 from paxkv.server.errors import BadRequest
@@ -20,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 LONGEST_SHOWN = 32  # characters of an unknown field's name
 MOST_SHOWN = 20
+# FailFast: of a list that is wrong throughout the first error is enough, and quickly found.
+ToolList = Annotated[list[dict[str, Any]] | None, FailFast()]
 
 
 def _json_type(hint: Any) -> Any:
@@ -93,7 +103,7 @@ class GenerationBody(SamplingFields):
     response_format: dict[str, Any] | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Annotated[list[str] | None, FailFast()] = None
     guided_grammar: str | None = None
     guided_json_object: bool | None = None
 

@@ -14,7 +14,7 @@ from paxkv.engine.request import Request
 from paxkv.outputs import CompletionOutput, RequestOutput
 from paxkv.sampling.checks import shown
 from paxkv.server.answers import answer, prepared
-from paxkv.server.bodies import GenerationBody
+from paxkv.server.bodies import GenerationBody, ToolList
 from paxkv.server.chat_text import ChatText
 from paxkv.server.conversations import Messages, conversation_ids, own_words
 from paxkv.server.errors import BadRequest
@@ -47,7 +47,7 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     add_special_tokens: bool | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: ToolList = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from paxkv.sampling.checks import shown
-from paxkv.server.bodies import GenerationBody
+from paxkv.server.bodies import GenerationBody, ToolList
 from paxkv.server.chat import ChatBody
 from paxkv.server.errors import BadRequest
 from paxkv.server.response_items import Input
@@ -76,7 +76,7 @@ class ResponseBody(GenerationBody):
     max_output_tokens: int | None = Field(default=None, ge=1)
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: ToolList = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = None

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from paxkv.sampling import checks
 from paxkv.server.answers import json_response
-from paxkv.server.bodies import Body
+from paxkv.server.bodies import Body, ToolList
 from paxkv.server.conversations import Messages, conversation_ids
 from paxkv.server.errors import BadRequest, bad_request
 from paxkv.server.service import Service
@@ -24,7 +24,7 @@ class TokenizeBody(Body):
     model: str | None = None
     prompt: str | None = None
     messages: Messages = None
-    tools: list[dict[str, Any]] | None = None
+    tools: ToolList = None
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
