@@ -82,6 +82,11 @@ class BodyLimit:
                         raise self._too_large()
                     await self._count(values, part)
                     if not message.get("more_body"):
+                        # Not before: a client that still sends may not read what it is told.
+                        if values.count > self._max_values:
+                            raise TooLarge(
+                                f"the body holds more than max_body_values={self._max_values}"
+                            )
                         return {"type": "http.request", "body": bytes(body), "more_body": False}
         except TimeoutError:
             raise BodyOverdue(
@@ -90,10 +95,9 @@ class BodyLimit:
 
     async def _count(self, values: ValueCount, part: bytes) -> None:
         for start in range(0, len(part), PIECE):
-            values.add(part[start : start + PIECE])
-            if values.count > self._max_values:
-                raise TooLarge(f"the body holds more than max_body_values={self._max_values}")
-            await asyncio.sleep(0)  # others' turn
+            if values.count <= self._max_values:
+                values.add(part[start : start + PIECE])
+                await asyncio.sleep(0)  # others' turn
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body is larger than max_body_bytes={self._max_bytes}")

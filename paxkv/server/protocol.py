@@ -14,6 +14,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from paxkv.server.errors import ApiError, BadRequest, HeadersTooLarge
 from paxkv.server.limits import RequestLimits
 
+READ_BYTES = 8 * 1024
+
 
 class PatientProtocol(H11Protocol):
     """Ends connections whose other side keeps the server waiting, and those beyond
@@ -39,6 +41,9 @@ class PatientProtocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        # asyncio reads 256 KiB at once; in chunks of a byte each they take a second to parse.
+        if hasattr(transport, "max_size"):
+            transport.max_size = READ_BYTES
         if len(self.connections) > self.limits.max_connections:
             transport.close()
             return

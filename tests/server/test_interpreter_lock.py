@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from paxkv.engine.admission import Admitter
 from paxkv.server.errors import BadRequest
 from paxkv.server.limits import RequestLimits
+from paxkv.server.protocol import READ_BYTES, PatientProtocol
 from paxkv.server.value_count import CONTAINER, ValueCount
 from tests.server.tiny_server import TinyServer, chat, completion, lent_model, serving, tokenizer
 
@@ -150,7 +151,7 @@ def test_bodies_of_too_many_values_are_not_parsed(server: TinyServer, piece: byt
 
 def test_large_bodies_of_text_and_ids_are_read(server: TinyServer) -> None:
     """What is long and not slow is refused for its length in tokens, not for its values."""
-    for prompt in ('[{":,' * 800_000, "\\" * 1_900_000, '"' * 1_900_000, [12345] * 490_000):
+    for prompt in ('[{":,' * 600_000, "\\" * 1_900_000, '"' * 1_900_000, [12345] * 490_000):
         reply = server.post(COMPLETIONS, completion(prompt))
         assert reply.status == 400
         assert reply.error["param"] == "prompt"
@@ -175,6 +176,23 @@ def test_of_a_wrong_list_one_error_is_enough(
     reply = server.post("/v1/chat/completions", chat(**{name: wrong * 400_000}))
     assert (reply.status, reply.error["param"]) == (400, name)
     assert seen == [1]
+
+
+def test_what_is_parsed_at_once_is_little(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body may come in chunks of a byte each; between two reads it is the turn of others."""
+    sizes: list[int] = []
+    receive = PatientProtocol.data_received
+
+    def note(self: PatientProtocol, data: bytes) -> None:
+        sizes.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(PatientProtocol, "data_received", note)
+    assert server.post(COMPLETIONS, completion("a" * 1_000_000)).status == 400
+    assert sum(sizes) > 1_000_000
+    assert max(sizes) <= READ_BYTES
 
 
 def test_the_limit_of_values_is_an_option() -> None:
