@@ -164,7 +164,7 @@ def test_beams_have_their_first_token_when_it_is_drawn() -> None:
         assert after[name] - before[name] == 1
         assert 0.03 <= first < whole / 2
         assert whole >= 8 * 0.03
-        shown = server.get("/page/state").json()["traffic"]["first_tokens"][-1]
+        shown = server.get("/page/state").json()["traffic"]["first_tokens"][-1][1]
         assert shown == pytest.approx(first, abs=1e-4)
 
 
