@@ -16,6 +16,7 @@ from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.allowed_tokens import AllowedTokens, bad_word_sequences
 from paxkv.sampling.params import SamplingParams
+from paxkv.sampling.structured_outputs import FormError
 from paxkv.text.detokenizer import needs_context
 from paxkv.text.grammar import Grammar, Grammars
 from paxkv.text.stop import StopRules
@@ -215,9 +216,9 @@ class Admitter:
 
     @cached_property
     def grammars(self) -> Grammars:
-        """What compiles structured outputs. Raises ValueError without a tokenizer."""
+        """What compiles structured outputs. Raises FormError without a tokenizer."""
         if self._tokenizer is None:
-            raise ValueError("structured_outputs needs a tokenizer, and this engine has none")
+            raise FormError("", "needs a tokenizer, and this engine has none")
         return Grammars(self._tokenizer, self._config.vocab_size, self._eos_token_ids)
 
     def _seed(self, params: SamplingParams, number: int) -> int:

@@ -86,8 +86,9 @@ def chat_requests(
     service: Service, body: ChatBody, tools: Tools | None, request_id: str
 ) -> list[Request]:
     """The engine's request for a conversation, in a list; blocking. Raises BadRequest."""
-    values: dict[str, Any] = {"max_tokens": None, **body.sampling()}
-    form = None if tools is None else tools.form()
+    open_objects = service.settings.allow_additional_properties
+    values: dict[str, Any] = {"max_tokens": None, **body.sampling(open_objects=open_objects)}
+    form = None if tools is None else tools.form(open_objects=open_objects)
     if form is not None:
         if "structured_outputs" in values:
             raise BadRequest("tool_choice gives the answer a form already", param="tool_choice")

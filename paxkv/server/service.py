@@ -16,12 +16,13 @@ from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
 from paxkv.sampling.checks import shown
 from paxkv.sampling.params import SamplingParams
-from paxkv.sampling.structured_outputs import StructuredOutputsParams
+from paxkv.sampling.structured_outputs import FormError, StructuredOutputsParams
 from paxkv.server import prompts
 from paxkv.server.bodies import GenerationBody
 from paxkv.server.call import Call
 from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import ApiError, BadRequest, NotFound
+from paxkv.server.forms import refused_form
 from paxkv.server.grammar_queue import GrammarQueue, NotCompiled
 from paxkv.server.limits import RequestLimits
 from paxkv.server.response_store import ResponseStore
@@ -159,8 +160,8 @@ class Service:
         try:
             if form is not None and not self.model.admitter.grammars.has(form):
                 raise NotCompiled(form)
-        except ValueError as error:
-            raise BadRequest(str(error), param="structured_outputs") from None
+        except FormError as error:
+            raise refused_form(error, getattr(form, "sent_as", None)) from None
 
     def truncation(self, value: Any, max_tokens: int | None = None) -> Truncation | None:
         """What truncate_prompt_tokens asks for. Raises BadRequest for a wrong value."""
