@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from paxkv.engine.config import EngineConfig
 from paxkv.engine.fork import refuse_forked
@@ -85,6 +85,17 @@ class LLM:
 
         self.input_processor = InputProcessor(self.engine, config, self._tokenizer)
         self._lock = EngineLock(self.engine)
+
+    def close(self) -> None:
+        """Release the device's memory: weights, pages and all state. Requests that run are aborted,
+        and whatever needs the engine from now on is a RuntimeError."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # Generating
 

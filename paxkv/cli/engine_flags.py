@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from paxkv.cli.command_parser import CommandParser, add_model_argument
+from paxkv.cli.jax_memory import set_share
 
 NOT_FLAGS = ("model", "tokenizer", "skip_tokenizer_init")
 
@@ -31,7 +32,7 @@ def add_engine_flags(parser: CommandParser, *, positional: bool = True) -> None:
 
 
 def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments for `LLM`, all but the model."""
+    """Keyword arguments for `LLM`, all but the model; JAX gets its share of the device by them."""
     from paxkv.cli.dataclass_flags import given_values
     from paxkv.engine.config import EngineConfig
 
@@ -40,4 +41,5 @@ def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:
         arguments.pop(name, None)
     if args.tokenizer is not None:
         arguments["tokenizer"] = args.tokenizer
+    set_share(arguments)
     return arguments

@@ -40,8 +40,7 @@ class EngineConfig:
         is admitted, and shares none (no prefix cache, n = 1), as a measure of what paging saves.
     num_gpu_blocks_override: usable pages, instead of measuring memory.
     kv_cache_memory_bytes: bytes for all pages (on the CPU 1 GiB by default).
-    gpu_memory_utilization: share of what JAX may use of the device, for weights, activations and
-        pages.
+    gpu_memory_utilization: share of the device, for weights, activations and pages.
     swap_space: GiB of host memory for sequences that are preempted; 0 for none.
     num_cpu_blocks_override: blocks of host memory, instead of swap_space.
     preemption_mode: "swap" moves a preempted sequence to host memory while there is room,

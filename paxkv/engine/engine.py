@@ -88,6 +88,13 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._requests)
 
+    def close(self) -> None:
+        """End what has not ended, and release the device's memory; nothing runs any more."""
+        for request_id in list(self._requests):
+            self.abort(request_id)
+        self._in_flight = None
+        self.runner.release()
+
     # The loop
 
     def step(self) -> list[Request]:

@@ -16,6 +16,7 @@ from paxkv.engine.request import Request
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.allowed_tokens import AllowedTokens, bad_word_sequences
 from paxkv.sampling.sampling_params import SamplingParams
+from paxkv.sampling.structured_outputs import FormError
 from paxkv.text.detokenizer import needs_context
 from paxkv.text.grammar import Grammar, Grammars
 from paxkv.text.stop import StopRules
@@ -170,6 +171,7 @@ class InputProcessor:
             raise ValueError(
                 f"prompt_token_ids must be a list of integers, got {type(ids).__name__}"
             )
+        self._check_length(ids)  # type: ignore[arg-type]  # first, since it says no at once
         vocab = self._model.vocab_size
         checked = [x.tolist() if hasattr(x, "tolist") else x for x in ids]
         for token in checked:
@@ -178,7 +180,7 @@ class InputProcessor:
                 raise ValueError(
                     f"prompt_token_ids contains {shown}; ids are integers from 0 to {vocab - 1}"
                 )
-        return self._check_length(checked)
+        return checked
 
     def _check_known(self, ids: list[int]) -> list[int]:
         """Ids of a text: a tokenizer may have tokens that were added and never trained."""
@@ -214,9 +216,9 @@ class InputProcessor:
 
     @cached_property
     def grammars(self) -> Grammars:
-        """What compiles structured outputs. Raises ValueError without a tokenizer."""
+        """What compiles structured outputs. Raises FormError without a tokenizer."""
         if self._tokenizer is None:
-            raise ValueError("structured_outputs needs a tokenizer, and this engine has none")
+            raise FormError("", "needs a tokenizer, and this engine has none")
         return Grammars(self._tokenizer, self._model.vocab_size, self._eos_token_ids)
 
     def _seed(self, params: SamplingParams, number: int) -> int:

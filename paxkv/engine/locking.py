@@ -30,6 +30,7 @@ class EngineLock:
         self._turn = threading.RLock()
         self._depth = 0
         self._leaving: deque[str] = deque()
+        self._closed = False
 
     def add(self, requests: Sequence[Request]) -> None:
         """Queue requests."""
@@ -45,9 +46,19 @@ class EngineLock:
         """End what has not ended, and let the step in flight land."""
         if is_forked():  # a stream's copy is closed there; the requests are the parent's
             return
+        with self._turn:
+            if self._closed:
+                return  # they have ended
         self._leaving.extend(request.request_id for request in requests)
         with self._taken():
             pass
+
+    def close(self) -> None:
+        """End all requests and release the engine's memory; again does nothing."""
+        with DeferredSignals(), self._turn:
+            if not self._closed:
+                self._engine.close()
+                self._closed = True
 
     def call(self, function: Callable[[], T]) -> T:
         """What `function`, which looks into the engine or changes it, returns."""
@@ -58,6 +69,8 @@ class EngineLock:
     def _taken(self) -> Iterator[None]:
         refuse_forked()  # the lock may have been copied while it was held
         with DeferredSignals(), self._turn:
+            if self._closed:
+                raise RuntimeError("this LLM is closed: its device memory is released")
             self._depth += 1
             try:
                 yield

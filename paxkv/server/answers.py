@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from paxkv.outputs import RequestOutput
 from paxkv.server.deltas import Piece
-from paxkv.server.errors import ApiError, ClientGone
+from paxkv.server.errors import ApiError, ClientGone, note_error
 from paxkv.server.grammar.queue import NotCompiled
 from paxkv.server.pending_request import PendingRequest
 from paxkv.server.schemas import GenerationBody
@@ -110,6 +110,8 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientGone), closing(self._call):
             await unless_gone(receive, self._tell(send))
+        if self._call.error is not None:
+            note_error(scope, self._call.error)
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

@@ -116,7 +116,7 @@ def build_app(
         router = module.routes(service)
         check_free(settings.root_path, (getattr(route, "path", "") for route in router.routes))
         app.include_router(router)
-    _guard(app, settings, limits)
+    _guard(app, service)
     app.add_exception_handler(ApiError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(HTTPException, _tell_http)
@@ -124,12 +124,14 @@ def build_app(
     return app
 
 
-def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> None:
+def _guard(app: FastAPI, service: Service) -> None:
     """What a request passes before a route; the last one here is the first."""
+    settings, limits = service.settings, service.limits
     keys, admin_keys = settings.keys()
     app.add_middleware(
         BodyLimit,
         max_bytes=limits.max_body_bytes,
+        max_values=limits.max_body_values,
         max_seconds=limits.max_body_seconds,
         max_held=limits.max_held_bytes,
     )
@@ -146,11 +148,11 @@ def _guard(app: FastAPI, settings: ServerSettings, limits: RequestLimits) -> Non
     if settings.otlp_traces_endpoint is not None:
         app.add_middleware(TraceHeaders)
     app.add_middleware(HeaderLimit, max_bytes=limits.max_header_bytes)
-    app.add_middleware(RequestLine)
     app.add_middleware(FaultAnswer)
-    app.add_middleware(RequestLog)
+    app.add_middleware(RequestLog, refused=service.refused)
     if settings.root_path:
         app.add_middleware(RootPath, root_path=settings.root_path)
+    app.add_middleware(RequestLine)
 
 
 async def _tell(http: HttpRequest, error: Exception) -> Response:

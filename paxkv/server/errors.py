@@ -8,11 +8,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from paxkv.engine.context_length import ContextLengthExceeded
 
 LONGEST_MESSAGE = 500
 CONTEXT_CODE = "context_length_exceeded"  # OpenAI's, which clients shorten their prompts at
+OUTCOME = "paxkv.outcome"
 
 
 class ApiError(Exception):
@@ -51,8 +53,13 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> Response:
-        return Response(self.json(), self.status, self.headers(), "application/json")
+    @property
+    def name(self) -> str:
+        """For logs and metrics: one of a few, whatever a client sends."""
+        return self.code or self.kind
+
+    def response(self) -> ErrorResponse:
+        return ErrorResponse(self)
 
     def headers(self) -> dict[str, str]:
         return {"Retry-After": str(self.retry_after)} if self.retry_after else {}
@@ -60,6 +67,23 @@ class ApiError(Exception):
     def json(self) -> str:
         """ASCII, so that whatever a client sent can be told back to it."""
         return json.dumps(self.body())
+
+
+class ErrorResponse(Response):
+    """An error as the answer to a request."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.json(), error.status, error.headers(), "application/json")
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note_error(scope, self._error)
+        await super().__call__(scope, receive, send)
+
+
+def note_error(scope: Scope, error: ApiError) -> None:
+    """Tell whoever logs and counts this request how it ends."""
+    scope.get(OUTCOME, {})["error"] = error
 
 
 class BadRequest(ApiError):

@@ -12,6 +12,8 @@ class RequestLimits:
     What the engine bounds anyway (max_model_len, max_num_seqs, max_logprobs) is not repeated here.
 
     max_body_bytes: of a request's body.
+    max_body_values: in a body: numbers and texts; a list, an object and each of its fields count
+        as 10, since they take as long to read.
     max_held_bytes: of the bodies of all requests without an answer yet; beyond it the answer is
         503.
     max_connections: at once; more are closed.
@@ -36,6 +38,7 @@ class RequestLimits:
     """
 
     max_body_bytes: int = 4 * 1024 * 1024
+    max_body_values: int = 500_000
     max_held_bytes: int = 256 * 1024 * 1024
     max_connections: int = 4096
     max_header_bytes: int = 32 * 1024

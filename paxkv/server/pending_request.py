@@ -83,6 +83,11 @@ class PendingRequest:
         if not self._pieces:
             self._check()
 
+    @property
+    def error(self) -> ApiError | None:
+        """Why it ends early, if it does."""
+        return self._error
+
     def _check(self) -> None:
         if self._error is not None:
             raise self._error

@@ -104,7 +104,7 @@ class GracefulServer(uvicorn.Server):
 
 def configuration(service: Service, app: FastAPI) -> uvicorn.Config:
     logging.getLogger("uvicorn.access").disabled = True  # RequestLog says more, and no queries
-    http = PatientProtocol.limited(service.limits)
+    http = PatientProtocol.limited(service.limits, service.refused)
     context = tls_context(service.settings)
     return uvicorn.Config(
         app,

@@ -10,16 +10,27 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    TypeAdapter,
+    WithJsonSchema,
+    create_model,
+)
 
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.server.errors import BadRequest
+from paxkv.server.forms import FORM_FIELDS, response_form, sent_form
 from paxkv.server.request_fields import IGNORED, REFUSED
 
 logger = logging.getLogger(__name__)
 
 LONGEST_SHOWN = 32  # characters of an unknown field's name
 MOST_SHOWN = 20
+# FailFast: of a list that is wrong throughout the first error is enough, and quickly found.
+ToolList = Annotated[list[dict[str, Any]] | None, FailFast()]
 
 
 def _json_type(hint: Any) -> Any:
@@ -93,19 +104,26 @@ class GenerationBody(SamplingFields):
     response_format: dict[str, Any] | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Annotated[list[str] | None, FailFast()] = None
     guided_grammar: str | None = None
     guided_json_object: bool | None = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    ebnf: str | None = None
 
-    def sampling(self) -> dict[str, Any]:
-        """The fields of SamplingParams that were given."""
+    def sampling(self, *, open_objects: bool = False) -> dict[str, Any]:
+        """The fields of SamplingParams that were given.
+
+        open_objects: see `response_form`.
+        """
         given = {name: getattr(self, name) for name in SAMPLING_FIELDS}
         given = {name: value for name, value in given.items() if value is not None}
         if self.max_completion_tokens is not None:
             given["max_tokens"] = self._most_tokens()
         if isinstance(given.get("logit_bias"), dict):
             given["logit_bias"] = _token_keys(given["logit_bias"])
-        forms = self._forms()
+        forms = self._forms(open_objects)
         if len(forms) > 1:
             raise BadRequest(f"give one of {' and '.join(forms)}, not all", param=[*forms][-1])
         if forms:
@@ -121,18 +139,18 @@ class GenerationBody(SamplingFields):
             raise BadRequest(message, param="max_completion_tokens") from None
         return self.max_completion_tokens
 
-    def _forms(self) -> dict[str, Any]:
+    def _forms(self, open_objects: bool) -> dict[str, Any]:
         """The form that the answer must have, under each name that was used for one."""
-        forms = {}
+        forms: dict[str, Any] = {}
         if self.structured_outputs is not None:
             forms["structured_outputs"] = self.structured_outputs
-        for kind in ("json", "regex", "choice", "grammar"):
-            value = getattr(self, f"guided_{kind}")
+        for name, kind in FORM_FIELDS.items():
+            value = getattr(self, name)
             if value is not None:
-                forms[f"guided_{kind}"] = {kind: value}
+                forms[name] = sent_form(name, **{kind: value})
         if self.guided_json_object:
-            forms["guided_json_object"] = {"json_object": True}
-        form = response_form(self.response_format)
+            forms["guided_json_object"] = sent_form("guided_json_object", json_object=True)
+        form = response_form(self.response_format, open_objects=open_objects)
         if form is not None:
             forms["response_format"] = form
         return forms
@@ -153,27 +171,6 @@ class GenerationBody(SamplingFields):
     @property
     def wants_usage_always(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
-
-
-def response_form(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
-    """OpenAI's response_format as structured_outputs; None for plain text."""
-    if response_format is None or response_format.get("type") == "text":
-        return None
-    if response_format.get("type") == "json_object":
-        return {"json_object": True}
-    if response_format.get("type") != "json_schema":
-        raise BadRequest(
-            "response_format.type must be 'text', 'json_object' or 'json_schema'",
-            param="response_format",
-        )
-    described = response_format.get("json_schema")
-    schema = described.get("schema") if isinstance(described, dict) else None
-    if not isinstance(schema, dict):
-        raise BadRequest(
-            "response_format.json_schema.schema must be a JSON schema, an object",
-            param="response_format",
-        )
-    return {"json": schema}
 
 
 def _token_keys(bias: dict[str, Any]) -> dict[Any, Any]:

@@ -15,10 +15,11 @@ from paxkv.engine.engine import Engine
 from paxkv.engine.input_processor import InputProcessor
 from paxkv.engine.request import Request
 from paxkv.sampling.sampling_params import SamplingParams
-from paxkv.sampling.structured_outputs import StructuredOutputsParams
+from paxkv.sampling.structured_outputs import FormError, StructuredOutputsParams
 from paxkv.server import prompts
 from paxkv.server.engine_loop import EngineLoop
-from paxkv.server.errors import BadRequest, NotFound
+from paxkv.server.errors import ApiError, BadRequest, NotFound
+from paxkv.server.forms import refused_form
 from paxkv.server.grammar.queue import GrammarQueue, NotCompiled
 from paxkv.server.limits import RequestLimits
 from paxkv.server.pending_request import PendingRequest
@@ -46,7 +47,8 @@ class Model(Protocol):
 class Service:
     """The model, the loop that runs it, and threads for work that would hold up the event loop.
 
-    names: of the model, the first being what answers say.
+    names: of the model, the first being what answers say. refused: called with each error that was
+    a request's answer.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Service:
         self.limits = limits
         self.names = names
         self.responses = ResponseStore(limits.max_stored_bytes)
+        self.refused: list[Callable[[ApiError], None]] = []
         self.created = int(time.time())
         self.max_model_len = model.engine.config.max_model_len
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
@@ -157,8 +160,8 @@ class Service:
         try:
             if form is not None and not self.model.input_processor.grammars.has(form):
                 raise NotCompiled(form)
-        except ValueError as error:
-            raise BadRequest(str(error), param="structured_outputs") from None
+        except FormError as error:
+            raise refused_form(error, getattr(form, "sent_as", None)) from None
 
     def truncation(self, value: Any, max_tokens: int | None = None) -> Truncation | None:
         """What truncate_prompt_tokens asks for. Raises BadRequest for a wrong value."""

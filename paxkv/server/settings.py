@@ -24,6 +24,8 @@ class ServerSettings:
     chat_template: used instead of the model's own; Jinja text or the path of a file.
     tool_call_parser: the form of tool calls in answers; "auto" takes the one that the chat template
         teaches.
+    allow_additional_properties: leave objects open in the schemas of tools and response_format
+        that say nothing of additionalProperties and are not strict.
     max_num_queued_reqs: sequences (n of a request) that may wait while all slots are taken; beyond
         it the answer is 503.
     max_num_queued_tokens: tokens of their prompts.
@@ -52,6 +54,7 @@ class ServerSettings:
     served_model_name: Sequence[str] | None = None
     chat_template: str | None = None
     tool_call_parser: Literal["auto", "hermes", "llama3_json"] = "auto"
+    allow_additional_properties: bool = False
     max_num_queued_reqs: int = 1024
     max_num_queued_tokens: int = 1_000_000
     max_queue_wait: float = 120.0

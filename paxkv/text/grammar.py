@@ -128,9 +128,11 @@ class Grammars:
         if matcher.is_error():
             raise _not_compiled(kind, matcher.get_error())
         grammar = Grammar(matcher, self._vocab_size)
-        grammar.allowed(token_bits((), self._vocab_size))  # some are found out no earlier
-        if grammar.error:
+        first = grammar.allowed(token_bits((), self._vocab_size))
+        if grammar.error:  # some are found out no earlier
             raise _not_compiled(kind, grammar.error)
+        if not first.any():
+            raise _not_compiled(kind, "no text but the empty one fits it")
         return grammar
 
     @functools.cached_property

@@ -95,10 +95,14 @@ class Tokenizer:
 
         Raises ValueError for anything but a string, and for a string with lone surrogates.
         """
+        if not isinstance(text, str):
+            raise ValueError(_complaint(text))
         try:
-            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+            # `encode` would keep the interpreter's lock until it is done.
+            (found,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         except TypeError:
             raise ValueError(_complaint(text)) from None
+        return found.ids
 
     def encode_batch(
         self, texts: Sequence[str], add_special_tokens: bool = True
@@ -114,7 +118,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`; incomplete characters become U+FFFD."""
-        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        # Unlike `decode`, this lets other threads run meanwhile.
+        (text,) = self.backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+        return text
 
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes one token adds to a text, also when they are part of a character."""

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
+import socket
+import subprocess
+import sys
 import time
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from paxkv.server.limits import RequestLimits
 from paxkv.server.metrics.engine_snapshot import fragmentation
 from paxkv.server.metrics.recent_mean import RecentMean
+from paxkv.server.middleware.request_log import LogFormatter
 from tests.server.tiny_server import TinyModel, TinyServer, chat, completion, serving
 
 LABELS = {"model_name": "tiny", "engine": "0"}
@@ -66,7 +74,7 @@ def test_the_names_are_vllms() -> None:
         for sample in scrape.samples:
             if sample.name == "vllm:cache_config_info":
                 assert sample.labels["block_size"] == "4"
-            else:
+            elif not sample.name.startswith("process_"):
                 assert sample.labels.items() >= LABELS.items(), sample
             assert math.isfinite(sample.value)
         check_idle(scrape)
@@ -156,7 +164,7 @@ def test_beams_have_their_first_token_when_it_is_drawn() -> None:
         assert after[name] - before[name] == 1
         assert 0.03 <= first < whole / 2
         assert whole >= 8 * 0.03
-        shown = server.get("/page/state").json()["traffic"]["first_tokens"][-1]
+        shown = server.get("/page/state").json()["traffic"]["first_tokens"][-1][1]
         assert shown == pytest.approx(first, abs=1e-4)
 
 
@@ -196,3 +204,86 @@ def test_the_recent_mean_forgets() -> None:
     assert recent.mean(31) == pytest.approx(3.0)
     assert recent.mean(70) == pytest.approx(5.0)
     assert recent.mean(200) == 0
+
+
+def refused(server: TinyServer) -> dict[str, float]:
+    """Of `paxkv:requests_refused_total`, by code, those above 0."""
+    found = [s for s in Scrape(server).samples if s.name == "paxkv:requests_refused_total"]
+    return {s.labels["code"]: s.value for s in found if s.value}
+
+
+def test_refusals_are_counted_and_logged_by_code(caplog: pytest.LogCaptureFixture) -> None:
+    """Kind: what fails before it reaches the engine is in no figure."""
+    caplog.set_level(logging.INFO)
+    limits = RequestLimits(max_body_bytes=3000, max_header_bytes=4096)
+    with serving(limits=limits) as server:
+        post, path = server.post, "/v1/completions"
+        assert not refused(server)
+        assert post(path, completion()).status == 200
+        assert not refused(server)
+        assert post(path, completion(model="other")).status == 404
+        assert post(path, completion(n=0)).status == 400
+        assert post(path, completion(suffix="x")).status == 400
+        assert post(path, completion("a" * 4000)).status == 413
+        assert server.get("/nowhere").status == 404
+        assert server.get("/health", headers={"X": "x" * 5000}).status == 431
+        assert post(path, completion(), headers={"Content-Encoding": "br"}).status == 415
+        raw = b"GET /health HTTP/1.1\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            connection.sendall(raw)
+            assert connection.recv(12) == b"HTTP/1.1 400"
+        server.model.engine.runner.hooks.before_launch = lambda _: time.sleep(0.05)
+        assert post(path, completion(max_tokens=50, timeout=0.1)).status == 408
+        events = server.events(path, completion(max_tokens=50, timeout=0.3))
+        assert "error" in events[-2]
+        assert refused(server) == {
+            "model_not_found": 1,
+            "invalid_request_error": 5,
+            "unsupported": 1,
+            "unsupported_content_encoding": 1,
+            "timeout_error": 1,  # not that of the stream, which had been answered
+        }
+        # Those that an alert asks for are there before the first.
+        assert {"queue_full", "queue_wait"} <= {
+            s.labels["code"] for s in Scrape(server).samples if "code" in s.labels
+        }
+    lines = [record.fields for record in caplog.records if hasattr(record, "fields")]
+    codes = {(line["status"], line["code"]) for line in lines if "code" in line}
+    assert codes >= {(404, "model_not_found"), (408, "timeout_error"), (200, "timeout_error")}
+    assert not any("code" in line for line in lines if line["path"] == "/metrics")
+
+
+def test_the_process_is_in_the_metrics() -> None:
+    with serving() as server:
+        names = {sample.name for sample in Scrape(server).samples}
+    assert {
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "process_cpu_seconds_total",
+    } <= names
+
+
+def test_log_times_have_their_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kind: a time that cannot be compared with another machine's."""
+    record = logging.LogRecord("paxkv", logging.INFO, "", 0, "hello", (), None)
+    for zone, offset in (("UTC", 0), ("IST-5:30", 19800)):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        told = json.loads(LogFormatter(as_json=True).format(record))["time"]
+        moment = datetime.fromisoformat(told)
+        assert moment.utcoffset() == timedelta(seconds=offset)
+        assert abs(moment.timestamp() - record.created) < 0.002
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_start_on_the_cpu_names_no_missing_device() -> None:
+    """Kind: another program's log line that reads as a fault of ours."""
+    start = (
+        "from paxkv.server.middleware.request_log import configure_logging as c; c(False, 'info'); "
+        "import jax; jax.devices(); import logging; logging.getLogger('paxkv').info('started')"
+    )
+    ran = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert "started" in ran.stderr
+    assert "Unable to initialize" not in ran.stderr

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 from paxkv.server.chat_text import ChatText
 from paxkv.server.settings import ServerSettings
+from paxkv.server.tools.definitions import Tools
 from paxkv.server.tools.tool_calls import ForcedCalls, HermesCalls, LlamaCalls, format_of_template
 from tests.server.tiny_server import (
     NAME,
@@ -20,6 +22,7 @@ from tests.server.tiny_server import (
     serving,
     tokenizer,
 )
+from tests.text.form_walk import FormWalk
 
 CHAT = "/v1/chat/completions"
 WEATHER = {
@@ -242,6 +245,84 @@ def test_a_call_that_is_cut_off_is_none(server: TinyServer, choice: Any) -> None
     assert pieces[0]["name"] == "echo"
     assert len(pieces) > 5
     assert "".join(piece["arguments"] for piece in pieces) == said[said.rindex("{") :]
+
+
+def tool(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+REFERRING = [
+    tool("tree", {"type": "object", "required": ["next"],
+                  "properties": {"next": {"anyOf": [{"$ref": "#"}, {"const": 0}]}}}),
+    tool("one", {"properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"],
+                 "$defs": {"A": {"const": "one"}}}),
+    tool("two", {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object",
+                 "properties": {"a": {"$ref": "#/definitions/A"}}, "required": ["a"],
+                 "definitions": {"A": {"const": "two"}}}),
+]  # fmt: skip
+
+
+def test_references_mean_their_own_tool_s_schema(server: TinyServer) -> None:
+    """A tool's "#" was the list of all calls, and its $defs were not found."""
+    walk = FormWalk(tokenizer(), {2}, 300)
+    tools = Tools.read(REFERRING, "required")
+    assert tools is not None
+    form = tools.form()
+    assert form is not None
+
+    def takes(*calls: str) -> bool:
+        whole = ",".join(f'{{"name":"{n}","parameters":{p}}}' for n, p in map(str.split, calls))
+        return walk.takes(f"[{whole}]", json=form.json, disable_additional_properties=True)
+
+    assert takes('one {"a":"one"}', 'two {"a":"two"}', 'tree {"next":{"next":0}}')
+    for call in ('one {"a":"two"}', 'two {"a":"one"}', 'tree {"next":[]}', 'tree {"a":"one"}'):
+        assert not takes(call), call
+    assert not takes('one {"a":"one","b":1}')
+    (closing,) = tokenizer().encode("]")
+    body = chat(tools=REFERRING, tool_choice="required", logit_bias={str(closing): 50})
+    choice = server.post(CHAT, {**body, "ignore_eos": False, "max_tokens": 200}).json()["choices"][
+        0
+    ]
+    for call in choice["message"]["tool_calls"]:
+        assert set(json.loads(call["function"]["arguments"])) <= {"a", "next"}
+
+
+def test_a_tool_without_parameters_takes_none(server: TinyServer) -> None:
+    """It was called with whatever the model wrote until max_tokens."""
+    quote = tokenizer().encode('"')[0]
+    for named in ({"type": "function", "function": {"name": "clock"}}, "required"):
+        body = chat(tools=[CLOCK], tool_choice=named, logit_bias={str(quote): 20})
+        body |= {"ignore_eos": False, "max_tokens": 60, "parallel_tool_calls": False}
+        choice = server.post(CHAT, body).json()["choices"][0]
+        call = choice["message"]["tool_calls"][0]
+        assert json.loads(call["function"]["arguments"]) == {}
+
+
+def test_a_schema_of_a_tool_is_refused_under_its_field(server: TinyServer) -> None:
+    wrong = tool("f", {"type": "object", "properties": {"a": {"uniqueItems": True}}})
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        reply = server.post(CHAT, chat(tools=[wrong], tool_choice=choice))
+        assert (reply.status, reply.error["param"]) == (400, "tools")
+        assert "uniqueItems" in reply.error["message"]
+
+
+def test_nested_models_of_pydantic_are_tools(server: TinyServer) -> None:
+    openai = pytest.importorskip("openai")
+
+    class Place(BaseModel):
+        city: Literal["Rome", "Oslo"]
+
+    class Trip(BaseModel):
+        start: Place
+        ends: list[Place] = Field(min_length=1, max_length=1)
+
+    body = chat(tools=[openai.pydantic_function_tool(Trip)], tool_choice="required", seed=3)
+    body |= {"ignore_eos": False, "max_tokens": 250, "temperature": 1}
+    (closing,) = tokenizer().encode("]")
+    choice = server.post(CHAT, {**body, "logit_bias": {str(closing): 50}}).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    for call in choice["message"]["tool_calls"]:
+        Trip.model_validate_json(call["function"]["arguments"])
 
 
 @pytest.mark.parametrize(

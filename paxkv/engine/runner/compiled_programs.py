@@ -289,6 +289,11 @@ class CompiledPrograms:
         name = f"swap in[{size}] layers[{count}]"
         return self.compiler.get(name, partial(scatter_pages), args, donate=(0,))
 
+    @property
+    def constants(self) -> list[tuple[jax.Array, ...]]:
+        """Arrays on the device that programs get beside weights and state."""
+        return list(self._neutral.values())
+
     def neutral_edits(self, size: int) -> tuple[jax.Array, ...]:
         """No bias (ids and values), everything allowed, and nothing that ends a beam."""
         words = -(-self._vocab_size // 32)

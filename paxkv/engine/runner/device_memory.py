@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout, grid_down, grid_up
 from paxkv.engine.config import ResolvedConfig
+from paxkv.engine.device_total import total_memory
 from paxkv.engine.runner.compiled_programs import CompiledPrograms
+
+logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 CPU_CACHE_BYTES = GIB
@@ -21,10 +25,15 @@ PIECE = 64 << 20
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of a device that this process may use, and those it uses now."""
+    """Bytes of a device that this process may use, those it uses now, and all it has.
+
+    JAX takes its share of the device when it starts, by default three quarters; more than that
+    `limit` it never gets. total: None if the device does not tell.
+    """
 
     limit: int
     in_use: int
+    total: int | None = None
 
     @classmethod
     def of(cls, device: Any) -> DeviceMemory | None:
@@ -32,7 +41,27 @@ class DeviceMemory:
         stats = device.memory_stats() or {}
         if "bytes_limit" not in stats:
             return None
-        return cls(int(stats["bytes_limit"]), int(stats["bytes_in_use"]))
+        return cls(int(stats["bytes_limit"]), int(stats["bytes_in_use"]), total_memory(device))
+
+    @property
+    def size(self) -> int:
+        """Of the device, as far as is known."""
+        return max(self.limit, self.total or 0)
+
+    def share(self, utilization: float) -> int:
+        """Bytes that `gpu_memory_utilization` allows: of the device, within JAX's limit."""
+        allowed = int(self.size * utilization)
+        if allowed > self.limit:
+            logger.warning(
+                "gpu_memory_utilization=%g of the device's %s is %s, but JAX was started with %s: "
+                "set XLA_PYTHON_CLIENT_MEM_FRACTION=%g before it starts, as paxkv's commands do",
+                utilization,
+                _gib(self.size),
+                _gib(allowed),
+                _gib(self.limit),
+                utilization,
+            )
+        return min(allowed, self.limit)
 
 
 @dataclass(frozen=True)
@@ -74,10 +103,10 @@ def pool_size(
     else:
         name, advice = "gpu_memory_utilization", "max_model_len or max_num_batched_tokens"
         value = config.gpu_memory_utilization
-        allowed, step = int(device.limit * config.gpu_memory_utilization), step_bytes(least)
+        allowed, step = device.share(value), step_bytes(least)
         num_bytes = allowed - device.in_use - step
         account = (
-            f" ({_gib(allowed)} of {_gib(device.limit)} allowed, {_gib(device.in_use)} in use by "
+            f" ({_gib(allowed)} of {_limit(device)} allowed, {_gib(device.in_use)} in use by "
             f"weights and others, {_gib(step)} for the largest step)"
         )
     num_pages = grid_down(max(0, num_bytes) // layout.bytes_per_page)
@@ -111,8 +140,14 @@ def _require_on_device(
         raise ValueError(
             f"{size.option}={getattr(config, size.option)} takes {_gib(pages)} for the cache; "
             f"with {_gib(device.in_use)} in use and {_gib(step)} for the largest step, "
-            f"{_gib(missing)} are missing of the device's {_gib(device.limit)}: lower {size.option}"
+            f"{_gib(missing)} are missing of {_limit(device)}: lower {size.option}"
         )
+
+
+def _limit(device: DeviceMemory) -> str:
+    if device.limit == device.size:
+        return f"the device's {_gib(device.size)}"
+    return f"the {_gib(device.limit)} of {_gib(device.size)} that JAX was started with"
 
 
 def _gib(num_bytes: int) -> str:

@@ -91,6 +91,14 @@ class Runner:
         self._hidden: jax.Array | None = None
         self._all_hidden: jax.Array | None = None
 
+    def release(self) -> None:
+        """Free weights, pages and all state on the device, whoever else still refers to it."""
+        self.swapper.drop()
+        steps = (self._state, self._hidden, self._all_hidden)
+        held = (self._params, self._head, *steps, self.programs.constants)
+        for array in jax.tree.leaves(held):
+            array.delete()
+
     @property
     def page_bytes(self) -> int:
         """Bytes of one page in all layers."""

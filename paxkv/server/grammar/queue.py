@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from paxkv.sampling.structured_outputs import StructuredOutputsParams
-from paxkv.server.errors import BadRequest, Overloaded
+from paxkv.sampling.structured_outputs import FormError, StructuredOutputsParams
+from paxkv.server.errors import Overloaded
+from paxkv.server.forms import refused_form
 from paxkv.server.grammar.trial import GrammarTrial
 from paxkv.text.grammar import Grammars
 
@@ -71,8 +72,8 @@ class GrammarQueue:
         except asyncio.CancelledError:
             self._check()
             raise
-        except ValueError as error:
-            raise BadRequest(str(error), param="structured_outputs") from None
+        except FormError as error:
+            raise refused_form(error, getattr(form, "sent_as", None)) from None
         finally:
             self._waiting.discard(work)
 

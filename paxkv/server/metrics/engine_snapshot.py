@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paxkv.engine.engine import Engine
+from paxkv.engine.runner.device_memory import DeviceMemory
 from paxkv.engine.stats import EngineStats
 from paxkv.memory import BlockManager
 from paxkv.server.request_states import request_states
@@ -62,8 +63,8 @@ def memory_utilization() -> float:
     """Share of the device's memory in use; on the CPU, this process's share of the machine's."""
     import jax
 
-    stats = jax.local_devices()[0].memory_stats() or {}
-    if stats.get("bytes_limit"):
-        return float(stats.get("bytes_in_use", 0) / stats["bytes_limit"])
+    memory = DeviceMemory.of(jax.local_devices()[0])
+    if memory is not None:
+        return memory.in_use / memory.size
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) / os.sysconf("SC_PHYS_PAGES")

@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
@@ -33,6 +34,8 @@ def routes(service: Service) -> APIRouter:
     registry.register(engine)
     requests = RequestMetrics(registry, name, service.max_model_len)
     service.loop.observers.append(requests)
+    service.refused.append(requests.refused)
+    ProcessCollector(registry=registry)
 
     @router.get("/metrics", response_model=None)
     async def metrics() -> Response:

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from paxkv.engine.request import Request
 from paxkv.server.deltas import Deltas
+from paxkv.server.errors import ApiError
 from paxkv.server.metrics.engine import ENGINE, LABELS
 from paxkv.server.metrics.recent_mean import RecentMean
 
@@ -21,6 +22,15 @@ WHOLE = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 5
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 CHILDREN = (1, 2, 5, 10, 20)
 MINUTE = 60
+# Codes of errors that an operator can do something about; others are counted from their first on.
+REFUSALS = (
+    "bodies_full",
+    "engine_dead",
+    "queue_full",
+    "queue_wait",
+    "server_error",
+    "timeout_error",
+)
 
 
 class RequestMetrics:
@@ -60,6 +70,14 @@ class RequestMetrics:
         )
         for reason in ("stop", "length", "abort", "error"):
             self._ended.labels(**self._labels, finished_reason=reason)
+        self._refused = Counter(
+            "paxkv:requests_refused",
+            "Requests answered with an error, by its code, or its type if it has none.",
+            (*LABELS, "code"),
+            registry=registry,
+        )
+        for code in REFUSALS:
+            self._refused.labels(**self._labels, code=code)
         self.time_per_token = RecentMean(MINUTE)
         self._last_token: dict[str, float] = {}
 
@@ -77,6 +95,9 @@ class RequestMetrics:
             return
         self._wanted.observe(request.max_tokens)
         self._children.observe(request.sampling_params.n)
+
+    def refused(self, error: ApiError) -> None:
+        self._refused.labels(**self._labels, code=error.name).inc()
 
     def stepped(self, num_tokens: int) -> None:
         self._step_tokens.observe(num_tokens)

@@ -13,18 +13,24 @@ from paxkv.server.errors import (
     TooLarge,
     UnsupportedCoding,
 )
+from paxkv.server.value_count import ValueCount
+
+PIECE = 64 * 1024
 
 
 class BodyLimit:
     """Reads a body before the application sees the request.
 
-    max_bytes: of the body. max_seconds: until it is there. max_held: bytes of the bodies of all
-    requests that have no answer yet.
+    max_bytes: of the body. max_values: as `ValueCount` counts them. max_seconds: until it is there.
+    max_held: bytes of the bodies of all requests that have no answer yet.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, max_seconds: float, max_held: int) -> None:
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, max_values: int, max_seconds: float, max_held: int
+    ) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._max_values = max_values
         self._max_seconds = max_seconds
         self._max_held = max_held
         self._held = 0
@@ -56,6 +62,7 @@ class BodyLimit:
             declared or b"transfer-encoding" in headers
         ):
             raise UnsupportedCoding(coding.decode("latin-1"))
+        values = ValueCount()
         try:
             async with asyncio.timeout(self._max_seconds):
                 while True:
@@ -73,12 +80,24 @@ class BodyLimit:
                         )
                     if len(body) > self._max_bytes:
                         raise self._too_large()
+                    await self._count(values, part)
                     if not message.get("more_body"):
+                        # Not before: a client that still sends may not read what it is told.
+                        if values.count > self._max_values:
+                            raise TooLarge(
+                                f"the body holds more than max_body_values={self._max_values}"
+                            )
                         return {"type": "http.request", "body": bytes(body), "more_body": False}
         except TimeoutError:
             raise BodyOverdue(
                 f"the body was not there within max_body_seconds={self._max_seconds:g}"
             ) from None
+
+    async def _count(self, values: ValueCount, part: bytes) -> None:
+        for start in range(0, len(part), PIECE):
+            if values.count <= self._max_values:
+                values.add(part[start : start + PIECE])
+                await asyncio.sleep(0)  # others' turn
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body is larger than max_body_bytes={self._max_bytes}")

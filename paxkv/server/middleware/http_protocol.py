@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -12,6 +13,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from paxkv.server.errors import ApiError, BadRequest, HeadersTooLarge
 from paxkv.server.limits import RequestLimits
+
+READ_BYTES = 8 * 1024
 
 
 class PatientProtocol(H11Protocol):
@@ -24,16 +27,23 @@ class PatientProtocol(H11Protocol):
     """
 
     limits = RequestLimits()
+    refused: Sequence[Callable[[ApiError], None]] = ()
     _overdue: asyncio.TimerHandle | None = None
     _next_look: asyncio.TimerHandle | None = None
     _left: int | None = None
 
     @classmethod
-    def limited(cls, limits: RequestLimits) -> type[PatientProtocol]:
-        return type("LimitedProtocol", (cls,), {"limits": limits})
+    def limited(
+        cls, limits: RequestLimits, refused: Sequence[Callable[[ApiError], None]] = ()
+    ) -> type[PatientProtocol]:
+        """refused: called with each error that answers what is no request."""
+        return type("LimitedProtocol", (cls,), {"limits": limits, "refused": refused})
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        # asyncio reads 256 KiB at once; in chunks of a byte each they take a second to parse.
+        if hasattr(transport, "max_size"):
+            transport.max_size = READ_BYTES
         if len(self.connections) > self.limits.max_connections:
             transport.close()
             return
@@ -60,6 +70,8 @@ class PatientProtocol(H11Protocol):
             self.transport.abort()  # an answer is on its way already
             return
         error = self._refusal(msg)
+        for observer in self.refused:
+            observer(error)
         headers = [*error.response().raw_headers, (b"connection", b"close")]
         reason = HTTPStatus(error.status).phrase.encode()
         for event in (

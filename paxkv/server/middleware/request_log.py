@@ -7,8 +7,12 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable, Iterable
+from datetime import datetime
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from paxkv.server.errors import OUTCOME, ApiError, ClientGone
 
 logger = logging.getLogger("paxkv.requests")
 
@@ -18,10 +22,14 @@ _GOOD_ID = re.compile(rb"[\w.\-]{1,64}")
 
 
 class RequestLog:
-    """Logs and numbers requests: X-Request-Id is the client's, or a new one."""
+    """Logs and numbers requests: X-Request-Id is the client's, or a new one.
 
-    def __init__(self, app: ASGIApp) -> None:
+    refused: called with each error that was a request's answer.
+    """
+
+    def __init__(self, app: ASGIApp, refused: Iterable[Callable[[ApiError], None]] = ()) -> None:
         self._app = app
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -31,6 +39,8 @@ class RequestLog:
         request_id = given if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex.encode()
         start = time.monotonic()
         status = 0
+        outcome: dict[str, ApiError] = {}
+        scope = {**scope, OUTCOME: outcome}
 
         async def tell(message: Message) -> None:
             nonlocal status
@@ -53,6 +63,12 @@ class RequestLog:
                 "status": status,
                 "seconds": round(time.monotonic() - start, 4),
             }
+            error = outcome.get("error")
+            if error is not None:
+                fields["code"] = error.name
+                if status == error.status and not isinstance(error, ClientGone):
+                    for observer in self._refused:
+                        observer(error)
             logger.log(level, "request", extra={"fields": fields})
 
 
@@ -63,13 +79,17 @@ class LogFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._as_json = as_json
 
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """ISO 8601 with the zone: lines of several machines can be put in order."""
+        return datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
+
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
         if not self._as_json:
             text = super().format(record)
             return text + "".join(f" {name}={value!r}" for name, value in fields.items())
         entry = {
-            "time": self.formatTime(record),
+            "time": self.formatTime(record).replace(" ", "T"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
@@ -85,3 +105,5 @@ def configure_logging(as_json: bool, level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter(as_json))
     logging.basicConfig(handlers=[handler], level=level.upper())
+    if level != "debug":  # JAX names every kind of device that this machine does not have
+        logging.getLogger("jax").setLevel(max(logging.WARNING, logging.root.level))

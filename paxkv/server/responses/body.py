@@ -12,7 +12,7 @@ from pydantic import Field
 from paxkv.server.errors import BadRequest
 from paxkv.server.responses.items import Input
 from paxkv.server.routes.chat import ChatBody
-from paxkv.server.schemas import GenerationBody
+from paxkv.server.schemas import GenerationBody, ToolList
 from paxkv.validation import shown
 
 LOGPROBS = "message.output_text.logprobs"
@@ -76,7 +76,7 @@ class ResponseBody(GenerationBody):
     max_output_tokens: int | None = Field(default=None, ge=1)
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: ToolList = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = None

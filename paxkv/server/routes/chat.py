@@ -19,7 +19,7 @@ from paxkv.server.deltas import Piece
 from paxkv.server.errors import BadRequest
 from paxkv.server.logprobs import chat_logprobs, prompt_logprobs
 from paxkv.server.prompts import sampling_params
-from paxkv.server.schemas import GenerationBody
+from paxkv.server.schemas import GenerationBody, ToolList
 from paxkv.server.service import Service, new_id, usage
 from paxkv.server.tools.definitions import Tools
 from paxkv.server.tools.tool_calls import THINK, call_reader, format_of_template
@@ -47,7 +47,7 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     add_special_tokens: bool | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: ToolList = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 
@@ -86,8 +86,9 @@ def chat_requests(
     service: Service, body: ChatBody, tools: Tools | None, request_id: str
 ) -> list[Request]:
     """The engine's request for a conversation, in a list; blocking. Raises BadRequest."""
-    values: dict[str, Any] = {"max_tokens": None, **body.sampling()}
-    form = None if tools is None else tools.form()
+    open_objects = service.settings.allow_additional_properties
+    values: dict[str, Any] = {"max_tokens": None, **body.sampling(open_objects=open_objects)}
+    form = None if tools is None else tools.form(open_objects=open_objects)
     if form is not None:
         if "structured_outputs" in values:
             raise BadRequest("tool_choice gives the answer a form already", param="tool_choice")

@@ -47,7 +47,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _requests(service: Service, body: CompletionBody, request_id: str) -> list[Request]:
-    values = body.sampling()
+    values = body.sampling(open_objects=service.settings.allow_additional_properties)
     if body.echo and values.get("max_tokens") == 0:
         values["max_tokens"] = 1  # sampled and not shown
     if body.echo and "logprobs" in values:

@@ -45,9 +45,8 @@ def _requests(service: Service, body: PlainBody, request_id: str) -> list[Reques
     prompts = prompt_list(body.prompt, service.limits)
     if len(prompts) > 1:
         raise BadRequest("prompt must be one text, or the token ids of one", param="prompt")
-    return service.admit(
-        body, prompts, sampling_params(body.sampling(), service.limits), request_id
-    )
+    values = body.sampling(open_objects=service.settings.allow_additional_properties)
+    return service.admit(body, prompts, sampling_params(values, service.limits), request_id)
 
 
 class PlainFormat:

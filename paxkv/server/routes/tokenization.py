@@ -12,7 +12,7 @@ from paxkv import validation as checks
 from paxkv.server.answers import json_response
 from paxkv.server.chat_prompt import Messages, conversation_ids
 from paxkv.server.errors import BadRequest, bad_request
-from paxkv.server.schemas import Body
+from paxkv.server.schemas import Body, ToolList
 from paxkv.server.service import Service
 from paxkv.server.tools.definitions import Tools
 
@@ -24,7 +24,7 @@ class TokenizeBody(Body):
     model: str | None = None
     prompt: str | None = None
     messages: Messages = None
-    tools: list[dict[str, Any]] | None = None
+    tools: ToolList = None
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False

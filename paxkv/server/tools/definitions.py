@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from paxkv.server.errors import BadRequest
+from paxkv.server.forms import SentForm, sent_form
+from paxkv.text.json_schema import embedded
 from paxkv.validation import shown
 
 MOST_TOOLS = 128
@@ -47,24 +49,34 @@ class Tools:
             )
         return cls(tools, {name: parameters[name]}, "named")
 
-    def form(self) -> dict[str, Any] | None:
-        """The structured_outputs that make the model call: the arguments of the one function
-        that was named, or a list of calls. None where it may answer in its own way."""
+    def form(self, *, open_objects: bool = False) -> SentForm | None:
+        """The form that makes the model call: the arguments of the one function that was named,
+        or a list of calls. None where it may answer in its own way.
+
+        open_objects: leave objects open that say nothing of additionalProperties, unless a tool
+        is strict.
+        """
         if self.choice == "auto":
             return None
+        strict = any(tool["function"].get("strict") is True for tool in self.given)
+        options = {"disable_additional_properties": strict or not open_objects}
         if self.choice == "named":
             (schema,) = self.parameters.values()
-            return {"json": schema}
+            return sent_form("tools", json=schema, **options)
         calls = [
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, "parameters": schema},
+                "properties": {
+                    "name": {"const": name},
+                    "parameters": embedded(schema, f"tool:{index}"),
+                },
                 "required": ["name", "parameters"],
                 "additionalProperties": False,
             }
-            for name, schema in self.parameters.items()
+            for index, (name, schema) in enumerate(self.parameters.items())
         ]
-        return {"json": {"type": "array", "minItems": 1, "items": {"anyOf": calls}}}
+        schema = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+        return sent_form("tools", json=schema, **options)
 
 
 def _is_name(name: Any) -> TypeGuard[str]:
@@ -99,5 +111,5 @@ def _read(tools: Any) -> dict[str, Any]:
                 f"{shown(schema['type'])}: arguments are an object",
                 param="tools",
             )
-        parameters[name] = schema or {"type": "object"}
+        parameters[name] = {"type": "object", **(schema or {"properties": {}})}
     return parameters
