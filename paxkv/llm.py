@@ -9,15 +9,23 @@ from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import convert
+from convert.pull import PullError, default_cache_dir
+from paxkv.engine.build import load_engine
 from paxkv.engine.config import EngineConfig
+from paxkv.engine.embedding import PoolingParams
 from paxkv.engine.fork import refuse_forked
+from paxkv.engine.input_processor import InputProcessor
+from paxkv.engine.locking import EngineLock
+from paxkv.engine.progress import RequestBar
+from paxkv.engine.request import Request
+from paxkv.engine.runner.compiler import use_persistent_cache
+from paxkv.models.config import ModelConfig
 from paxkv.outputs import EmbeddingRequestOutput, RequestOutput
 from paxkv.sampling.sampling_params import BeamSearchParams, SamplingParams
-
-if TYPE_CHECKING:
-    from paxkv.engine.embedding import PoolingParams
+from paxkv.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -47,43 +55,18 @@ class LLM:
         skip_tokenizer_init: bool = False,
         **engine_args: Any,
     ) -> None:
-        options = _options(engine_args)
+        options = EngineConfig.from_args(engine_args)
         refuse_forked()
-        from paxkv.engine.runner.compiler import use_persistent_cache
-
         use_persistent_cache(_cache_directory(options))
-        from convert import load_params, open_checkpoint
-        from paxkv.engine.build import auto_dtype, build_engine, resolve_dtype
-        from paxkv.engine.progress import bar
-        from paxkv.models.weight_store import Weights
-        from paxkv.models.weights import abstract_params
-
-        checkpoint = open_checkpoint(model, revision=options.revision)
-        config = checkpoint.config
+        checkpoint = convert.open_checkpoint(model, revision=options.revision)
         self._tokenizer = None
         if not skip_tokenizer_init:
-            source = open_checkpoint(tokenizer) if tokenizer is not None else checkpoint
+            source = checkpoint if tokenizer is None else convert.open_checkpoint(tokenizer)
             self._tokenizer = source.tokenizer()
-            # Rows beyond the tokenizer's are padding: not loaded, they cannot be sampled.
-            known = min(config.vocab_size, self._tokenizer.vocab_size)
-            ends = tuple(token for token in config.eos_token_ids if token < known)
-            config = replace(config, vocab_size=known, eos_token_ids=ends)
-        self.model_config = config
-        options.resolve(config)  # raises before weights are read
-        auto = options.dtype == "auto"
-        dtype = auto_dtype(checkpoint.dtype) if auto else resolve_dtype(options.dtype, None)
-        shapes = abstract_params(config, dtype)
-        load = partial(load_params, checkpoint, dtype, vocab_size=config.vocab_size)
-        with (
-            bar("Loading weights", "B") as loading,
-            bar("Compiling", " programs") as compiling,
-            Weights.reading(shapes, load, loading) as weights,
-        ):
-            self.engine = build_engine(weights, config, options, compiling)
-        from paxkv.engine.input_processor import InputProcessor
-        from paxkv.engine.locking import EngineLock
-
-        self.input_processor = InputProcessor(self.engine, config, self._tokenizer)
+        self.model_config = _without_padding(checkpoint.config, self._tokenizer)
+        load = partial(convert.load_params, checkpoint)
+        self.engine = load_engine(self.model_config, checkpoint.dtype, load, options)
+        self.input_processor = InputProcessor(self.engine, self.model_config, self._tokenizer)
         self._lock = EngineLock(self.engine)
 
     def close(self) -> None:
@@ -174,8 +157,6 @@ class LLM:
             ValueError: a prompt or parameter that cannot run, before any work, by its index.
             RuntimeError: a request that failed.
         """
-        from paxkv.engine.embedding import PoolingParams
-
         params = PoolingParams() if pooling_params is None else pooling_params
         requests = self.input_processor.embeddings(_listed(prompts), params)
         self._run(requests, use_tqdm)
@@ -205,7 +186,7 @@ class LLM:
             )
         return self._stream(request)
 
-    def _stream(self, request: Any) -> Iterator[RequestOutput]:
+    def _stream(self, request: Request) -> Iterator[RequestOutput]:
         try:
             self._lock.add([request])
             shown = 0, False
@@ -219,9 +200,7 @@ class LLM:
         finally:
             self._lock.abort([request])
 
-    def _run(self, requests: list[Any], use_tqdm: bool) -> list[RequestOutput]:
-        from paxkv.engine.progress import RequestBar
-
+    def _run(self, requests: Sequence[Request], use_tqdm: bool) -> list[RequestOutput]:
         try:
             self._lock.add(requests)
             with RequestBar(requests, shown=use_tqdm) as shown:
@@ -255,20 +234,19 @@ class LLM:
         self._lock.call(self.engine.block_manager.reset_prefix_cache)
 
 
-def _seen(request: Any, shown: tuple[int, bool]) -> tuple[tuple[int, bool], RequestOutput | None]:
+def _seen(request: Request, shown: tuple[int, bool]) -> tuple[tuple[int, bool], RequestOutput | None]:
     """How many tokens there are and whether it has ended; and all of it, unless that was shown."""
     now = sum(len(s.output_token_ids) for s in request.sequences), request.finished
     return now, None if now == shown else request.output()
 
 
-def _options(engine_args: dict[str, Any]) -> EngineConfig:
-    known = set(EngineConfig.__dataclass_fields__)
-    unknown = sorted(set(engine_args) - known)
-    if unknown:
-        raise ValueError(
-            f"unknown option {unknown[0]!r}; EngineConfig has: {', '.join(sorted(known))}"
-        )
-    return replace(EngineConfig(), **engine_args)
+def _without_padding(config: ModelConfig, tokenizer: Tokenizer | None) -> ModelConfig:
+    """Without the rows beyond the tokenizer's: not loaded, they cannot be sampled."""
+    if tokenizer is None:
+        return config
+    known = min(config.vocab_size, tokenizer.vocab_size)
+    ends = tuple(token for token in config.eos_token_ids if token < known)
+    return replace(config, vocab_size=known, eos_token_ids=ends)
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -300,8 +278,6 @@ def _conversations(messages: Messages | Sequence[Messages]) -> Sequence[Messages
 def _cache_directory(options: EngineConfig) -> Path | None:
     if options.compilation_cache_dir is not None:
         return Path(options.compilation_cache_dir) if options.compilation_cache_dir else None
-    from convert.pull import PullError, default_cache_dir
-
     try:
         return default_cache_dir() / "programs"
     except PullError:

@@ -15,6 +15,7 @@ from paxkv.cache.pages import PageLayout
 from paxkv.engine.config import DTYPES, EngineConfig, ResolvedConfig
 from paxkv.engine.engine import Engine
 from paxkv.engine.fork import mark_in_use, refuse_forked
+from paxkv.engine.progress import bar
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
 from paxkv.engine.runner.compiled_programs import CompiledPrograms
@@ -36,10 +37,31 @@ from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.models.rope import rope_parameters
 from paxkv.models.weight_store import Weights
+from paxkv.models.weights import Tree, abstract_params
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None] | None
+
+
+def load_engine(
+    model: ModelConfig, stored: np.dtype, load: Callable[..., Tree], options: EngineConfig
+) -> Engine:
+    """Read weights in a thread while programs compile, with progress bars; return the engine.
+
+    stored: the weights' type in the checkpoint. load: `(dtype, vocab_size=…, progress=…)` reads
+    them. Raises ValueError like `build_engine`, before weights are read if options alone decide.
+    """
+    options.resolve(model)
+    auto = options.dtype == "auto"
+    dtype = auto_dtype(stored) if auto else resolve_dtype(options.dtype, None)
+    read = partial(load, dtype, vocab_size=model.vocab_size)
+    with (
+        bar("Loading weights", "B") as loading,
+        bar("Compiling", " programs") as compiling,
+        Weights.reading(abstract_params(model, dtype), read, loading) as weights,
+    ):
+        return build_engine(weights, model, options, compiling)
 
 
 def build_engine(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.sampling_params import MAX_BEAMS
@@ -171,6 +172,15 @@ class EngineConfig:
             raise ValueError(f'compilation_cache_dir={directory!r} must be a path, "" or None')
         if self.revision is not None and not isinstance(self.revision, str):
             raise ValueError(f"revision={self.revision!r} must be a string or None")
+
+    @classmethod
+    def from_args(cls, args: Mapping[str, Any]) -> EngineConfig:
+        """The options in `args`. Raises ValueError for a name that is none."""
+        known = sorted(cls.__dataclass_fields__)
+        for name in sorted(args):
+            if name not in known:
+                raise ValueError(f"unknown option {name!r}; EngineConfig has: {', '.join(known)}")
+        return cls(**args)
 
     def resolve(self, model_config: ModelConfig) -> ResolvedConfig:
         """Replace every default, by the model's limits and JAX's default device.
