@@ -234,7 +234,9 @@ class LLM:
         self._lock.call(self.engine.block_manager.reset_prefix_cache)
 
 
-def _seen(request: Request, shown: tuple[int, bool]) -> tuple[tuple[int, bool], RequestOutput | None]:
+def _seen(
+    request: Request, shown: tuple[int, bool]
+) -> tuple[tuple[int, bool], RequestOutput | None]:
     """How many tokens there are and whether it has ended; and all of it, unless that was shown."""
     now = sum(len(s.output_token_ids) for s in request.sequences), request.finished
     return now, None if now == shown else request.output()
