@@ -101,11 +101,16 @@ class Engine:
         """Advance by a step; return the requests with news, finished ones included."""
         refuse_forked()
         self._changed = {}
-        start = time.perf_counter()
+        start, device_seconds = time.perf_counter(), self.runner.device_seconds
         schedule = self.scheduler.schedule(uncommitted=self._in_flight is not None)
-        in_flight_step, self._in_flight = self._in_flight, None
+        previous, self._in_flight = self._in_flight, None
         try:
-            self._run(schedule, in_flight_step)
+            try:
+                landing = self._launch(schedule)
+            finally:
+                self._commit(previous)
+            self._land(landing)
+            self._in_flight = self._sample(schedule)
         except BaseException as error:
             self._recover(schedule, error)
             if not isinstance(error, Exception):
@@ -113,26 +118,8 @@ class Engine:
         finally:
             self._close_finished()
             self._host_seconds += time.perf_counter() - start
+            self._host_seconds -= self.runner.device_seconds - device_seconds
         return list(self._changed.values())
-
-    def _run(self, schedule: SchedulerOutput | None, in_flight_step: InFlightStep | None) -> None:
-        landing = self.runner.swapper.num_landing
-        try:
-            if schedule is not None:
-                self._launch(schedule)
-            else:
-                self._off_host(self.runner.transfer, self.block_manager.swap.take_transfers())
-                landing = self.runner.swapper.num_landing
-        finally:
-            self._commit(in_flight_step)
-        self._land(landing)
-        if schedule is not None:
-            self._in_flight = self._sample(schedule)
-
-    def _land(self, chunks: int) -> None:
-        """Pages that left with an earlier step are in host memory by now, or nearly."""
-        if chunks:
-            self.block_manager.swap.landed(self._off_host(self.runner.swapper.land, chunks))
 
     def _close_finished(self) -> None:
         for sequence in self.scheduler.out_of_cache:
@@ -143,42 +130,40 @@ class Engine:
                 request.finished_time = time.monotonic()
                 self._requests.pop(request.request_id, None)
 
-    def _launch(self, schedule: SchedulerOutput) -> None:
+    def _launch(self, schedule: SchedulerOutput | None) -> int:
+        """Launch the step, if there is one; return the chunks of pages to wait for after it."""
+        landing = self.runner.num_landing
+        if schedule is None:
+            self.runner.transfer(self.block_manager.swap.take_transfers())
+            return self.runner.num_landing
         now = time.monotonic()
         for sequence in schedule.started:
             if sequence.request.first_scheduled is None:
                 sequence.request.first_scheduled = now
                 self._note(sequence.request)
-        plan = self.input_builder.plan(schedule)
-        self._off_host(self.runner.forward, plan)
+        self.runner.forward(self.input_builder.plan(schedule))
         self.num_steps += 1
         self.tokens_per_step.append(schedule.num_tokens)
+        return landing
 
-    def _sample(self, schedule: SchedulerOutput) -> InFlightStep:
-        for sequence in schedule.started:
-            if sequence.request.sampling_params.has_penalty and sequence.row is not None:
-                self._off_host(self.runner.count, sequence)
-        for sequence in (sample.sequence for sample in schedule.sample_slots):
-            request = sequence.request
-            if request.is_beam_group and request.sampling_params.has_penalty and not request.ended:
-                # Its history is another one than at its last sample.
-                self._off_host(self.runner.count, sequence)
-        for parent, child in schedule.forked:
-            if parent.request.sampling_params.has_penalty and child.row is not None:
-                self._off_host(self.runner.copy_counts, parent, child)
-        sampled = [sample.sequence for sample in schedule.sample_slots]
-        alive = [index for index, sequence in enumerate(sampled) if sequence.finish is None]
-        going_on = [sampled[index] for index in alive]
-        in_flight_step = InFlightStep(schedule, self._off_host(self.runner.sample, going_on, alive))
-        PromptResults(self.runner, schedule, self._off_host).read()
-        return in_flight_step
+    def _land(self, chunks: int) -> None:
+        """Pages that left with an earlier step are in host memory by now, or nearly."""
+        if chunks:
+            self.block_manager.swap.landed(self.runner.land(chunks))
+
+    def _sample(self, schedule: SchedulerOutput | None) -> InFlightStep | None:
+        """Issue the samples of the step, and read what it tells of prompts."""
+        if schedule is None:
+            return None
+        results = self.runner.sample(schedule)
+        PromptResults(self.runner, schedule).read()
+        return InFlightStep(schedule, results)
 
     def _commit(self, in_flight_step: InFlightStep | None) -> None:
         if in_flight_step is None:
             return
         results = in_flight_step.results
-        tokens = self._off_host(results.tokens)
-        bad = self._off_host(results.bad)
+        tokens, bad = results.tokens(), results.bad()
         self.scheduler.ended(in_flight_step.schedule)
         now = time.monotonic()
         block_size = self.config.block_size
@@ -215,7 +200,7 @@ class Engine:
         """Beams have been sampled; the searches that have all of theirs take a step."""
         # A beam of which another has failed has ended meanwhile.
         indices = [index for index in indices if results.sequences[index].finish is None]
-        ids, logprobs = self._off_host(results.candidates)
+        ids, logprobs = results.candidates()
         sampled = [results.sequences[index] for index in indices]
         self.searches.take(sampled, ids[indices], logprobs[indices])
         requests = {id(s.request): s.request for s in sampled if isinstance(s.request, BeamRequest)}
@@ -294,14 +279,6 @@ class Engine:
             self.runner.reset()
 
     # Figures
-
-    def _off_host(self, function, *args):  # type: ignore[no-untyped-def]
-        """Call into the device; the time does not count as the host's own."""
-        start = time.perf_counter()
-        try:
-            return function(*args)
-        finally:
-            self._host_seconds -= time.perf_counter() - start
 
     def stats(self) -> EngineStats:
         """Figures now, as a frozen dataclass."""

@@ -81,7 +81,7 @@ def test_a_step_reads_what_leaves_before_it_writes_what_arrives() -> None:
     def move(out: list[tuple[int, int]], into: list[tuple[int, int]]) -> None:
         columns = [np.array(c, np.int32) for pairs in (out, into) for c in zip(*pairs)]
         nothing = [np.zeros(0, np.int32)] * 2
-        runner.move(Transfers(*(columns if into else [*columns, *nothing])))
+        runner.transfer(Transfers(*(columns if into else [*columns, *nothing])))
         runner.swapper.land(runner.swapper.num_landing)
 
     move([(1, 3)], [])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from paxkv.engine.embedding import EmbeddingRequest
@@ -16,17 +13,11 @@ from paxkv.text.detokenizer import CONTEXT_TOKENS
 
 
 class PromptResults:
-    """Reads the hidden states of the step launched last, before another one replaces them.
+    """Reads the hidden states of the step launched last, before another one replaces them."""
 
-    off_host: calls a function of the device, whose time is not the host's own.
-    """
-
-    def __init__(
-        self, runner: Runner, schedule: SchedulerOutput, off_host: Callable[..., Any]
-    ) -> None:
+    def __init__(self, runner: Runner, schedule: SchedulerOutput) -> None:
         self._runner = runner
         self._schedule = schedule
-        self._off_host = off_host
 
     def read(self) -> None:
         """Scores and sums of prompts; and of embeddings the hidden state that is sampled from."""
@@ -35,7 +26,7 @@ class PromptResults:
         for index, sample in enumerate(self._schedule.sample_slots):
             request = sample.sequence.request
             if isinstance(request, EmbeddingRequest) and sample.sequence.finish is None:
-                request.pool(self._off_host(self._runner.sampled_from, index), 1)
+                request.pool(self._runner.sampled_from(index), 1)
 
     def _read_prompts(self) -> None:
         """Row `first + i` of an advance's step stands at position `start + i`.
@@ -64,7 +55,7 @@ class PromptResults:
         rows = np.arange(first + begin - start, first + end - start)
         targets = np.array(prompt[begin + 1 : end + 1])
         wanted = request.sampling_params.prompt_logprobs or 0
-        for size, found in self._off_host(lambda: list(self._runner.score(rows, targets))):
+        for size, found in self._runner.score(rows, targets):
             for index in range(size):
                 position = len(known)
                 known.append(
@@ -84,4 +75,4 @@ class PromptResults:
         end = min(start + count, request.num_prompt - 1)
         if request.wants_hidden and begin < end:
             row = first + begin - start
-            request.pool(self._off_host(self._runner.hidden_sum, row, end - begin), end - begin)
+            request.pool(self._runner.hidden_sum(row, end - begin), end - begin)

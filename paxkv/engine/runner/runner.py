@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -13,19 +14,44 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout, allocate
 from paxkv.engine.config import ResolvedConfig
-from paxkv.engine.request import Sequence
 from paxkv.engine.runner.compiled_programs import COUNTED_TOKENS, PATCHED_CELLS, CompiledPrograms
 from paxkv.engine.runner.compiler import Compiler
 from paxkv.engine.runner.hooks import Hooks
 from paxkv.engine.runner.model_input import ModelInput, StepShape
 from paxkv.engine.runner.programs import SCORED_ROWS
-from paxkv.engine.runner.sampling_input import SamplingInputBuilder, counts_slot
+from paxkv.engine.runner.sampling_input import (
+    SamplingInputBuilder,
+    counts_slot,
+    forked_counts,
+    recounted,
+)
 from paxkv.engine.runner.swapper import Swapper
+from paxkv.engine.scheduler.output import SchedulerOutput
+from paxkv.engine.sequence import Sequence
 from paxkv.memory import NO_TRANSFERS, Transfers
 from paxkv.models.config import ModelConfig
 from paxkv.sampling.logprobs import TopLogprobs
 from paxkv.sampling.sampler import SampleResult
 from paxkv.sampling.token_counts import empty_counts
+
+
+class DeviceClock:
+    """Counts the seconds that the host spends inside `with`: launching, or waiting."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._start = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.seconds += time.perf_counter() - self._start
 
 
 @dataclass(frozen=True)
@@ -34,18 +60,26 @@ class SamplerOutput:
 
     sequences: list[Sequence]
     sampled: SampleResult | None
+    clock: DeviceClock
 
     def tokens(self) -> list[int]:
-        return [] if self.sampled is None else np.asarray(self.sampled.tokens).tolist()
+        if self.sampled is None:
+            return []
+        with self.clock:
+            return np.asarray(self.sampled.tokens).tolist()
 
     def bad(self) -> list[bool]:
-        return [] if self.sampled is None else np.asarray(self.sampled.bad).tolist()
+        if self.sampled is None:
+            return []
+        with self.clock:
+            return np.asarray(self.sampled.bad).tolist()
 
     def candidates(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids and log-probabilities `[rows, k]`, for samples with beams among them."""
         assert self.sampled is not None
         found = self.sampled.candidates
-        return np.asarray(found.ids), np.asarray(found.logprobs)
+        with self.clock:
+            return np.asarray(found.ids), np.asarray(found.logprobs)
 
 
 class Runner:
@@ -75,7 +109,13 @@ class Runner:
             programs.sample_packings, config.max_num_seqs, model.vocab_size, self.hooks
         )
         self.num_steps = 0
+        self._clock = DeviceClock()
         self.reset()
+
+    @property
+    def device_seconds(self) -> float:
+        """Seconds spent in launching programs and in waiting for their results."""
+        return self._clock.seconds
 
     @property
     def compiler(self) -> Compiler:
@@ -129,24 +169,39 @@ class Runner:
 
     def forward(self, plan: ModelInput) -> None:
         """Launch a step; its hidden rows stay here for `sample` and `score`."""
-        if self.hooks.before_launch is not None:
-            self.hooks.before_launch(self.num_steps)
-        self.transfer(plan.transfers)
-        self._patch(plan.extra_patches)
-        shape = plan.shape
-        if self.programs.in_groups(shape):
-            self._forward_in_groups(shape, plan.buffer)
-        else:
-            self._forward_whole(shape, plan.buffer)
-        self.num_steps += 1
+        with self._clock:
+            if self.hooks.before_launch is not None:
+                self.hooks.before_launch(self.num_steps)
+            self._transfer(plan.transfers)
+            self._patch(plan.extra_patches)
+            shape = plan.shape
+            if self.programs.in_groups(shape):
+                self._forward_in_groups(shape, plan.buffer)
+            else:
+                self._forward_whole(shape, plan.buffer)
+            self.num_steps += 1
 
     def transfer(self, transfers: Transfers) -> None:
         """Launch transfers to and from host memory.
 
         The step's page copies come after, inside `forward`; they touch no page that arrives.
         """
+        with self._clock:
+            self._transfer(transfers)
+
+    def _transfer(self, transfers: Transfers) -> None:
         if transfers:
             self.swapper.launch(self._pages, transfers)
+
+    @property
+    def num_landing(self) -> int:
+        """Chunks of pages on their way to host memory."""
+        return self.swapper.num_landing
+
+    def land(self, count: int) -> np.ndarray:
+        """Wait for the `count` oldest chunks; returns the host pages that hold them now."""
+        with self._clock:
+            return self.swapper.land(count)
 
     def _forward_whole(self, shape: StepShape, buffer: Any) -> None:
         launched = self.programs.whole(shape)(
@@ -205,10 +260,21 @@ class Runner:
         if self.hooks.inside_step is not None:
             self.hooks.inside_step(self.num_steps)
 
-    def sample(self, sequences: list[Sequence], hidden: list[int]) -> SamplerOutput:
-        """Sample a token for each sequence, from these hidden rows of the last step."""
-        if not sequences:
-            return SamplerOutput(sequences, None)
+    def sample(self, schedule: SchedulerOutput) -> SamplerOutput:
+        """Sample for those of the step launched last that have not ended since."""
+        with self._clock:
+            for sequence in recounted(schedule):
+                self._count(sequence)
+            for parent, child in forked_counts(schedule):
+                self._copy_counts(parent, child)
+            slots = [slot.sequence for slot in schedule.sample_slots]
+            hidden = [row for row, sequence in enumerate(slots) if sequence.finish is None]
+            going_on = [slots[row] for row in hidden]
+            sampled = self._sample(going_on, hidden) if hidden else None
+        return SamplerOutput(going_on, sampled, self._clock)
+
+    def _sample(self, sequences: list[Sequence], hidden: list[int]) -> SampleResult:
+        """Sample a token for each sequence, from these hidden rows."""
         plan = self._sampling_inputs.plan(sequences, hidden)
         neutral = self.programs.neutral_edits(plan.size)
         sampled, self._counts, self._last_tokens = self.programs.sample(plan.size)(
@@ -222,13 +288,18 @@ class Runner:
             neutral[2] if plan.allowed is None else plan.allowed,
             neutral[3] if plan.ends is None else plan.ends,
         )
-        return SamplerOutput(sequences, sampled)
+        return sampled
 
-    def score(self, rows: np.ndarray, targets: np.ndarray) -> Iterator[tuple[int, TopLogprobs]]:
+    def score(self, rows: np.ndarray, targets: np.ndarray) -> list[tuple[int, TopLogprobs]]:
         """Log-probabilities of `targets [n]` after rows `[n]` of the step, in chunks.
 
-        Yields the number of rows and their results, on the host.
+        Each is the number of rows and their results, on the host.
         """
+        with self._clock:
+            return self._score(rows, targets)
+
+    def _score(self, rows: np.ndarray, targets: np.ndarray) -> list[tuple[int, TopLogprobs]]:
+        chunks = []
         for start in range(0, len(rows), SCORED_ROWS):
             part = slice(start, start + SCORED_ROWS)
             count = len(rows[part])
@@ -239,18 +310,21 @@ class Runner:
                 np.pad(rows[part], padding).astype(np.int32),
                 np.pad(targets[part], padding).astype(np.int32),
             )
-            yield count, jax.tree.map(np.asarray, scored)
+            chunks.append((count, jax.tree.map(np.asarray, scored)))
+        return chunks
 
     def sampled_from(self, index: int) -> np.ndarray:
-        """The hidden state `[hidden_size]` that sample number `place` of the step is made from."""
-        return np.asarray(self._hidden)[:, index]
+        """The hidden state `[hidden_size]` that sample number `index` of the step is made from."""
+        with self._clock:
+            return np.asarray(self._hidden)[:, index]
 
     def hidden_sum(self, first: int, count: int) -> np.ndarray:
         """Sum `[hidden_size]`, float32, of the hidden states of `count` rows of the step."""
         part = np.array([first, first + count], np.int32)
-        return np.asarray(self.programs.hidden_sum()(self._all_hidden, part))
+        with self._clock:
+            return np.asarray(self.programs.hidden_sum()(self._all_hidden, part))
 
-    def count(self, sequence: Sequence) -> None:
+    def _count(self, sequence: Sequence) -> None:
         """Start a sequence's token counts from what the host knows of it, for the penalties."""
         slot = counts_slot(sequence)
         num_prompt = sequence.request.num_prompt
@@ -267,7 +341,7 @@ class Runner:
                 ids[: len(part)] = part
                 self._counts = add(self._counts, slots, ids)
 
-    def copy_counts(self, parent: Sequence, child: Sequence) -> None:
+    def _copy_counts(self, parent: Sequence, child: Sequence) -> None:
         """Give a forked child its parent's token counts."""
         slots = [np.array([counts_slot(s)], np.int32) for s in (parent, child)]
         self._counts = self.programs.copy_counts()(self._counts, *slots)

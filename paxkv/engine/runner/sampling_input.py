@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from paxkv.engine.runner.buckets import padded
 from paxkv.engine.runner.hooks import Hooks
 from paxkv.engine.runner.packing import Packing
 from paxkv.engine.runner.programs import MOST_BIASES
+from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.sequence import Sequence
 from paxkv.sampling.logit_edits import ALL_ALLOWED
 
@@ -114,6 +115,26 @@ class SamplingInputBuilder:
             bits[wish // 32] = 1 << wish % 32
             return bits
         return None
+
+
+def recounted(schedule: SchedulerOutput) -> Iterator[Sequence]:
+    """Sequences whose token counts must start from what the host knows, before they are read:
+    those with a row of their own since this step, and beams, whose history may be another one's.
+    """
+    for sequence in schedule.started:
+        if sequence.request.sampling_params.has_penalty and sequence.row is not None:
+            yield sequence
+    for sequence in (slot.sequence for slot in schedule.sample_slots):
+        request = sequence.request
+        if request.is_beam_group and request.sampling_params.has_penalty and not request.ended:
+            yield sequence
+
+
+def forked_counts(schedule: SchedulerOutput) -> Iterator[tuple[Sequence, Sequence]]:
+    """Parents and children of this step whose token counts matter."""
+    for parent, child in schedule.forked:
+        if parent.request.sampling_params.has_penalty and child.row is not None:
+            yield parent, child
 
 
 def counts_slot(sequence: Sequence) -> int:
