@@ -1,9 +1,9 @@
-"""Figures as tables: for a terminal, for Markdown, and as bars or lines in a picture."""
+"""Figures as tables, for a terminal and for Markdown."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,10 +70,6 @@ def _leading_number(text: str) -> float:
     return float(text.split()[0].replace(",", "").rstrip("%×"))
 
 
-def write_markdown(file: OutputFile, heading: str, tables: Sequence[FigureTable]) -> None:
-    file.write_text(f"## {heading}\n\n" + "\n".join(table.markdown() for table in tables))
-
-
 def write_picture(file: OutputFile, figure: Any) -> None:
     """Write a figure of matplotlib's in the format that the suffix names, the same bytes again
     for the same figure."""
@@ -93,11 +89,3 @@ def require_matplotlib() -> Any:
     except ImportError:
         raise ValueError("--plot needs matplotlib: pip install 'paxkv[plot]'") from None
     return figure
-
-
-def stacked_bars(axes: Any, labels: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
-    """One bar a label, `parts` on top of each other."""
-    base = [0.0] * len(labels)
-    for (name, values), colour in zip(parts.items(), COLOURS):
-        axes.bar(labels, values, bottom=base, label=name, color=colour)
-        base = [below + value for below, value in zip(base, values)]

@@ -80,7 +80,7 @@ class Question:
 class Holding:
     """Requests held at once, and what the slots hold when each is half way through its answer.
 
-    slots: tokens by kind, as in `paxkv bench paging`: used, reserved, internal, external, tail,
+    slots: tokens by kind, as in the paging study: used, reserved, internal, external, tail,
     free; they add up to the pool.
     """
 

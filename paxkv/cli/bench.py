@@ -5,27 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from paxkv.cli import (
-    bench_block_size,
-    bench_kernel,
-    bench_paging,
-    bench_policies,
-    bench_prefix,
-    bench_serve,
-)
+from paxkv.cli import bench_kernel, bench_serve
 from paxkv.cli.command_parser import CommandParser
 from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 from paxkv.cli.result_files import output_file
 
-SUMMARY = "measure throughput, a server, kernels, block sizes, and what paging and caching save"
-KINDS = {
-    "paging": bench_paging,
-    "prefix": bench_prefix,
-    "policies": bench_policies,
-    "block-size": bench_block_size,
-    "kernel": bench_kernel,
-    "serve": bench_serve,
-}
+SUMMARY = "measure throughput, a server, and kernels"
+KINDS = {"kernel": bench_kernel, "serve": bench_serve}
 PEERS = {
     "hf": ["hf_generate", "hf_continuous"],
     "hf_generate": ["hf_generate"],

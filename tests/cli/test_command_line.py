@@ -43,9 +43,6 @@ def refused(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         "plan",
         "bench serve",
         "bench throughput --workload w",
-        "bench block-size",
-        "bench paging --trace synthetic",
-        "bench prefix --trace synthetic",
     ],
 )
 def test_the_model_is_a_word_or_a_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,25 +163,18 @@ def test_messages_name_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert told == "seed of /x/max_model_len is max_model_len.x, --host=1, port must"
 
 
-@pytest.mark.parametrize("flag", ["--json", "--markdown", "--plot"])
-def test_results_go_where_they_can(
-    tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_go_where_they_can(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be written is said before the work, and no input is overwritten."""
-    trace = tmp_path / "trace.svg"
-    trace.write_text(json.dumps({"prompt_len": 4, "output_len": 4}))
-    command = f"bench paging --trace {trace} {flag}"
-    assert "in no folder that exists" in refused(f"{command} {tmp_path}/no/x.svg", capsys)
+    workload = tmp_path / "workload.jsonl"
+    workload.write_text(json.dumps({"prompt_token_ids": [1, 2], "max_tokens": 4}))
+    command = f"bench throughput M --workload {workload} --json"
+    assert "in no folder that exists" in refused(f"{command} {tmp_path}/no/x.json", capsys)
     assert f"{tmp_path}' is a folder" in refused(f"{command} {tmp_path}", capsys)
-    (tmp_path / "link.svg").symlink_to(trace)
-    assert main(f"{command} {tmp_path}/link.svg".split()) == 2
-    assert f"{flag}='{tmp_path}/link.svg' and --trace are one file" in capsys.readouterr().err
-    assert json.loads(trace.read_text())
-
-
-def test_two_results_are_not_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(f"bench policies --json {tmp_path}/a --markdown {tmp_path}/a".split()) == 2
-    assert "are one file" in capsys.readouterr().err
+    (tmp_path / "link.json").symlink_to(workload)
+    assert main(f"{command} {tmp_path}/link.json".split()) == 2
+    assert "--json='" in (told := capsys.readouterr().err)
+    assert "/link.json' and --workload are one file" in told
+    assert json.loads(workload.read_text())
 
 
 def test_tune_says_how_long_it_takes() -> None:

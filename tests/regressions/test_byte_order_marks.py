@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.studies.paging.trace import read_trace
+from benchmarks.studies.prompts import read_prompts
 from convert.hf_config import read_json
 from convert.hf_tokenizer import hf_tokenizer
-from paxkv.bench.paging.trace import read_trace
-from paxkv.bench.prompts import read_prompts
 from paxkv.bench.serve.datasets import DatasetOptions
 from paxkv.bench.workload import read_workload
 from paxkv.server.batch_file import count_lines, read_batch

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from paxkv.bench.paging.reserving import ReservingMemory
+from benchmarks.studies.paging.reserving import ReservingMemory
 from paxkv.memory import BlockManager
 
 

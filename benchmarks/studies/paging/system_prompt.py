@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from paxkv.bench.paging.clock import Clock
-from paxkv.bench.paging.sharing import PageUse, saved
-from paxkv.bench.paging.simulation import simulate
-from paxkv.bench.paging.trace import Lengths
+from benchmarks.studies.paging.clock import Clock
+from benchmarks.studies.paging.sharing import PageUse, saved
+from benchmarks.studies.paging.simulation import simulate
+from benchmarks.studies.paging.trace import Lengths
 from paxkv.engine.config import ResolvedConfig
 from paxkv.memory import BlockManager
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from paxkv.bench.paging.clock import Clock
-from paxkv.bench.paging.trace import SHAREGPT
-from paxkv.bench.policies import (
+from benchmarks.studies.__main__ import main
+from benchmarks.studies.paging.clock import Clock
+from benchmarks.studies.paging.trace import SHAREGPT
+from benchmarks.studies.policies import (
     BASE,
     SHARED,
     Arrival,
@@ -19,7 +20,6 @@ from paxkv.bench.policies import (
     replay,
     urgent_stream,
 )
-from paxkv.cli.main import main
 
 REQUESTS = 80
 
@@ -64,10 +64,10 @@ def test_ageing_bounds_the_wait_of_those_without_priority() -> None:
 def test_the_command_prints_and_writes(tmp_path, capsys) -> None:
     out, markdown = tmp_path / "out.json", tmp_path / "out.md"
     flags = f"--num-requests 20 --json {out} --markdown {markdown}"
-    assert main(["bench", "policies", *flags.split()]) == 0
+    assert main(["policies", *flags.split()]) == 0
     scenarios = json.loads(out.read_text())["scenarios"]
     assert markdown.read_text().count("\n### ") == len(scenarios) == 7
     assert all(len(runs) >= 2 for runs in scenarios.values())
     assert "A backlog of one length" in capsys.readouterr().out
-    assert main(["bench", "policies", "--num-requests", "3"]) == 2
+    assert main(["policies", "--num-requests", "3"]) == 2
     assert "--num-requests is 3, must be at least 20" in capsys.readouterr().err

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from paxkv.bench.paging.clock import Clock
-from paxkv.bench.paging.occupancy import Occupancy
-from paxkv.bench.paging.trace import Lengths
+from benchmarks.studies.paging.clock import Clock
+from benchmarks.studies.paging.occupancy import Occupancy
+from benchmarks.studies.paging.trace import Lengths
 from paxkv.engine.beam.request import BeamRequest
 from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request

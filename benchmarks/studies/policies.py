@@ -1,4 +1,4 @@
-"""`paxkv bench policies`: what each scheduling option gains and costs, simulated.
+"""`benchmarks.studies policies`: what each scheduling option gains and costs, simulated.
 
 The engine's scheduler and block manager under requests that arrive over time, with the device
 replaced by `Clock`. Each scenario is made for one option, and shows where it does nothing as well.
@@ -6,21 +6,25 @@ replaced by `Clock`. Each scenario is made for one option, and shows where it do
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from benchmarks.studies.output import add_output_flags, write_output
+from benchmarks.studies.paging.clock import Clock
+from benchmarks.studies.paging.simulation import make_request
+from benchmarks.studies.paging.trace import ALPACA, SHAREGPT, Mix
 from paxkv.bench.figures import FigureTable
-from paxkv.bench.paging.clock import Clock
-from paxkv.bench.paging.simulation import make_request
-from paxkv.bench.paging.trace import ALPACA, SHAREGPT, Mix
+from paxkv.cli.command_parser import CommandParser
 from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request
 from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.memory import BlockManager
 
+SUMMARY = "what each scheduling option gains and costs, simulated"
 BASE = ResolvedConfig(
     max_model_len=8192,
     block_size=16,
@@ -29,7 +33,7 @@ BASE = ResolvedConfig(
     max_num_batched_tokens=512,
     enable_prefix_caching=False,
 )
-"""12 GB of keys and values of a 13-billion-parameter model, as in `paxkv bench paging`."""
+"""12 GB of keys and values of a 13-billion-parameter model, as in `benchmarks.studies paging`."""
 
 
 @dataclass(frozen=True)
@@ -278,3 +282,15 @@ def policy_tables(report: dict[str, Any]) -> list[FigureTable]:
         note="Seconds after arrival, mean and 95 in 100; simulated, as are req/s of all requests.",
     )
     return tables
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--num-requests", type=int, default=400, metavar="N", help="of each scenario (default: 400)"
+    )
+    add_output_flags(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    report = run_policies(args.num_requests)
+    write_output(args, "Scheduling options, simulated", report, policy_tables(report))

@@ -1,4 +1,4 @@
-"""What `paxkv bench paging` runs, and the figures it makes of it."""
+"""What `benchmarks.studies paging` runs, and the figures it makes of it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from paxkv.bench.paging.clock import Clock
-from paxkv.bench.paging.language import Language
-from paxkv.bench.paging.occupancy import paged_occupancy, reserved_occupancy
-from paxkv.bench.paging.reserving import RESERVATIONS, ReservingMemory
-from paxkv.bench.paging.sharing import WIDTHS, beam_search, parallel_sampling
-from paxkv.bench.paging.simulation import Run, simulate
-from paxkv.bench.paging.system_prompt import run_prompts, shared_prompts
-from paxkv.bench.paging.trace import ALPACA, SHAREGPT, Lengths, Mix, Trace, read_trace
+from benchmarks.studies.paging.clock import Clock
+from benchmarks.studies.paging.language import Language
+from benchmarks.studies.paging.occupancy import paged_occupancy, reserved_occupancy
+from benchmarks.studies.paging.reserving import RESERVATIONS, ReservingMemory
+from benchmarks.studies.paging.sharing import WIDTHS, beam_search, parallel_sampling
+from benchmarks.studies.paging.simulation import Run, simulate
+from benchmarks.studies.paging.system_prompt import run_prompts, shared_prompts
+from benchmarks.studies.paging.trace import ALPACA, SHAREGPT, Lengths, Mix, Trace, read_trace
 from paxkv.engine.config import ResolvedConfig
 from paxkv.memory import BlockManager
 

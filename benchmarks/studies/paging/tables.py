@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paxkv.bench.figures import FigureTable, require_matplotlib, stacked_bars, write_picture
-from paxkv.bench.paging.job import PAGED, SYSTEM_REQUESTS, SYSTEM_TOKENS
+from benchmarks.studies.paging.job import PAGED, SYSTEM_REQUESTS, SYSTEM_TOKENS
+from paxkv.bench.figures import COLOURS, FigureTable, require_matplotlib, write_picture
 from paxkv.output_file import OutputFile
 
 KINDS = ("used", "reserved", "internal", "external", "tail", "free")
@@ -114,7 +115,7 @@ def _sharing(shared: dict[str, Any]) -> FigureTable:
         note=(
             "Beams run under the engine's scheduler, rule and block manager. Their candidates come "
             "from a made-up language with the entropy of a language model, whose beams resemble "
-            "each other as SmolLM2's do (benchmarks/beam_sharing.py)."
+            "each other as SmolLM2's do (benchmarks.studies beams)."
         ),
     )
 
@@ -164,7 +165,7 @@ def draw_paging(report: dict[str, Any], file: OutputFile) -> None:
             kind: [100 * f["slots"][kind] / report["job"]["pool_slots"] for f in figures.values()]
             for kind in KINDS
         }
-        stacked_bars(middle, labels, shares)
+        _stacked_bars(middle, labels, shares)
         middle.set_title("slots by kind, % of the pool")
         middle.legend(fontsize="small")
         sizes = trace["waste_by_block_size"]
@@ -173,3 +174,11 @@ def draw_paging(report: dict[str, Any], file: OutputFile) -> None:
         for axes in (left, middle):
             axes.tick_params(axis="x", labelsize="small")
     write_picture(file, canvas)
+
+
+def _stacked_bars(axes: Any, labels: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
+    """One bar a label, `parts` on top of each other."""
+    base = [0.0] * len(labels)
+    for (name, values), colour in zip(parts.items(), COLOURS):
+        axes.bar(labels, values, bottom=base, label=name, color=colour)
+        base = [below + value for below, value in zip(base, values)]

@@ -1,14 +1,14 @@
-"""`paxkv bench paging --real` on a tiny model: exact figures, not speed."""
+"""`benchmarks.studies paging --real` on a tiny model: exact figures, not speed."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tiny_llama import write_folder
 
-from paxkv.bench.paging.real import RealJob, real_table, run_real
-from paxkv.cli.main import main
+from benchmarks.studies.__main__ import main
+from benchmarks.studies.paging.real import RealJob, real_table, run_real
+from tests.bench.tiny_llama import write_folder
 
 
 def test_pages_hold_more_requests_than_reservations_in_the_same_memory(tmp_path) -> None:
@@ -51,5 +51,5 @@ def test_pages_hold_more_requests_than_reservations_in_the_same_memory(tmp_path)
     ],
 )
 def test_a_wrong_option_is_one_sentence(flags, message, capsys) -> None:
-    assert main(["bench", "paging", "--trace", "synthetic", "--real", *flags.split()]) == 2
+    assert main(["paging", "--trace", "synthetic", "--real", *flags.split()]) == 2
     assert message in capsys.readouterr().err

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.studies.paging.trace import SHAREGPT, Lengths, Mix, Trace, read_trace
 from paxkv.bench.figures import FigureTable
-from paxkv.bench.paging.trace import SHAREGPT, Lengths, Mix, Trace, read_trace
 
 ALLOCATIONS = ("contiguous", "paged")
 RESERVATIONS = 4

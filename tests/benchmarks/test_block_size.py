@@ -1,20 +1,20 @@
-"""`paxkv bench block-size` on a tiny model: figures, not speed."""
+"""`benchmarks.studies block-size` on a tiny model: figures, not speed."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tiny_llama import write_folder
 
-from paxkv.bench.block_size import (
+from benchmarks.studies.__main__ import main
+from benchmarks.studies.block_size import (
     BlockSizeRun,
     block_size_table,
     draw_block_sizes,
     synthetic_workload,
 )
-from paxkv.cli.main import main
 from paxkv.output_file import OutputFile
+from tests.bench.tiny_llama import write_folder
 
 
 def test_the_figures_of_one_request_are_those_worked_out_by_hand(tmp_path, capsys):
@@ -26,7 +26,7 @@ def test_the_figures_of_one_request_are_those_worked_out_by_hand(tmp_path, capsy
     flags = f"--model {write_folder(tmp_path)} --block-sizes 8 --workload {workload}"
     flags += " --max-num-seqs 4 --max-num-batched-tokens 8 --num-gpu-blocks-override 9"
     flags += f" --enforce-eager --compilation-cache-dir= --json {out}"
-    assert main(["bench", "block-size", *flags.split()]) == 0
+    assert main(["block-size", *flags.split()]) == 0
     figures = json.loads(out.read_text())["8"]
     # Four rows of ceil(128 / 8) cells of four bytes.
     assert figures["table_bytes"] == 4 * 16 * 4
@@ -59,5 +59,5 @@ def test_the_made_up_workload_fits_and_repeats():
 
 @pytest.mark.parametrize("sizes", ["0", "16,x", "512", ""])
 def test_wrong_sizes_are_named(sizes, capsys):
-    assert main(["bench", "block-size", "--model", "m", f"--block-sizes={sizes}"]) == 2
+    assert main(["block-size", "--model", "m", f"--block-sizes={sizes}"]) == 2
     assert "must be integers from 1 to 256" in capsys.readouterr().err

@@ -8,18 +8,18 @@ import sys
 import numpy as np
 import pytest
 
-from paxkv.bench.paging.beams import BeamRun
-from paxkv.bench.paging.job import PAGED, PagingJob, compare_allocators, run_paging
-from paxkv.bench.paging.language import Language
-from paxkv.bench.paging.occupancy import paged_occupancy, reserved_occupancy
-from paxkv.bench.paging.reserving import ReservingMemory, true_length
-from paxkv.bench.paging.sharing import beam_search, parallel_sampling
-from paxkv.bench.paging.simulation import simulate
-from paxkv.bench.paging.slot_pools import BuddyPool
-from paxkv.bench.paging.system_prompt import run_prompts, shared_prompts
-from paxkv.bench.paging.tables import paging_tables
-from paxkv.bench.paging.trace import ALPACA, SHAREGPT, Lengths, read_trace
-from paxkv.cli.main import main
+from benchmarks.studies.__main__ import main
+from benchmarks.studies.paging.beams import BeamRun
+from benchmarks.studies.paging.job import PAGED, PagingJob, compare_allocators, run_paging
+from benchmarks.studies.paging.language import Language
+from benchmarks.studies.paging.occupancy import paged_occupancy, reserved_occupancy
+from benchmarks.studies.paging.reserving import ReservingMemory, true_length
+from benchmarks.studies.paging.sharing import beam_search, parallel_sampling
+from benchmarks.studies.paging.simulation import simulate
+from benchmarks.studies.paging.slot_pools import BuddyPool
+from benchmarks.studies.paging.system_prompt import run_prompts, shared_prompts
+from benchmarks.studies.paging.tables import paging_tables
+from benchmarks.studies.paging.trace import ALPACA, SHAREGPT, Lengths, read_trace
 from paxkv.memory import BlockManager
 
 SMALL = PagingJob(pool_slots=400, max_model_len=64, block_size=4, max_num_seqs=32)
@@ -198,7 +198,7 @@ def test_a_trace_file_runs_and_is_reported(tmp_path, capsys):
     assert read_trace(trace, 64).requests == (*SOME, Lengths(3, 4))
     out, md = tmp_path / "out.json", tmp_path / "out.md"
     flags = f"--trace {trace} --pool-slots 300 --max-model-len 64 --no-sharing"
-    assert main(["bench", "paging", *flags.split(), "--json", str(out), "--markdown", str(md)]) == 0
+    assert main(["paging", *flags.split(), "--json", str(out), "--markdown", str(md)]) == 0
     figures = json.loads(out.read_text())["traces"]["trace.jsonl"]
     assert figures["allocators"]["contiguous, maximum"]["held"] == pytest.approx(4)
     assert "trace.jsonl: 37 requests" in capsys.readouterr().out
@@ -226,13 +226,13 @@ def test_a_bad_trace_is_named(tmp_path, line, message):
 def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     flags = ["--trace", "synthetic", "--plot", str(tmp_path / "plot.svg")]
-    assert main(["bench", "paging", *flags]) == 2
+    assert main(["paging", *flags]) == 2
     assert "pip install 'paxkv[plot]'" in capsys.readouterr().err
 
 
 def test_a_plot_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
-    from paxkv.bench.paging.tables import draw_paging
+    from benchmarks.studies.paging.tables import draw_paging
     from paxkv.output_file import OutputFile
 
     job = PagingJob(num_requests=8, pool_slots=600, max_model_len=300)
@@ -247,5 +247,5 @@ def test_a_plot_is_drawn(tmp_path):
 
 @pytest.mark.parametrize("flags", ["--pool-slots 0", "--max-model-len 20000", "--spread 0"])
 def test_a_wrong_option_is_one_sentence(flags, capsys):
-    assert main(["bench", "paging", "--trace", "synthetic", *flags.split()]) == 2
-    assert capsys.readouterr().err.startswith("paxkv bench: ")
+    assert main(["paging", "--trace", "synthetic", *flags.split()]) == 2
+    assert capsys.readouterr().err.startswith("studies paging: ")

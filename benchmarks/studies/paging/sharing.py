@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paxkv.bench.paging.beams import BeamRun
-from paxkv.bench.paging.language import Language
-from paxkv.bench.paging.simulation import simulate
-from paxkv.bench.paging.trace import Lengths
+from benchmarks.studies.paging.beams import BeamRun
+from benchmarks.studies.paging.language import Language
+from benchmarks.studies.paging.simulation import simulate
+from benchmarks.studies.paging.trace import Lengths
 from paxkv.engine.config import ResolvedConfig
 from paxkv.memory import BlockManager
 

@@ -1,17 +1,24 @@
-"""`paxkv bench block-size`: the real engine on one workload, once for each block size."""
+"""`benchmarks.studies block-size`: the real engine on one workload, once for each block size."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from benchmarks.studies.output import add_output_flags, write_output
+from benchmarks.studies.paging.occupancy import page_slots
 from paxkv.bench.figures import FigureTable, require_matplotlib, write_picture
-from paxkv.bench.paging.occupancy import page_slots
 from paxkv.bench.paxkv_engine import sampling_params
-from paxkv.bench.workload import Workload, WorkloadRequest
+from paxkv.bench.workload import Workload, WorkloadRequest, read_workload
+from paxkv.cli.command_parser import CommandParser
+from paxkv.cli.engine_flags import add_engine_flags, engine_arguments
 from paxkv.output_file import OutputFile
 
+SUMMARY = "throughput, waste and table bytes of the engine by block size"
 BLOCK_SIZES = (4, 8, 16, 32, 64, 128)
 
 
@@ -178,3 +185,58 @@ def draw_block_sizes(runs: list[BlockSizeRun], file: OutputFile) -> None:
         axes.plot(sizes, values, "o-", color="#0072B2")
         axes.set(title=title, xlabel="block size", ylim=(0, None))
     write_picture(file, canvas)
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--block-sizes",
+        default="4,8,16,32,64,128",
+        metavar="N,N,…",
+        help="tokens per page (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workload", type=Path, metavar="FILE", help="JSON lines as for bench throughput"
+    )
+    parser.add_argument(
+        "--num-requests",
+        type=int,
+        default=16,
+        metavar="N",
+        help="the first N of the workload, or N made up without one (default: %(default)s)",
+    )
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs per block size")
+    add_output_flags(parser, plot=True)
+    add_engine_flags(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    sizes = _sizes(args.block_sizes)
+    for name in ("num_requests", "runs"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"{name} is {getattr(args, name)}, must be at least 1")
+    if args.plot is not None:
+        require_matplotlib()
+    workload: Workload | int = args.num_requests
+    if args.workload is not None:
+        workload = read_workload(args.workload, args.num_requests)
+    runs = []
+    for size in sizes:
+        print(f"block size {size} …", file=sys.stderr)
+        runs.append(
+            measure_block_size(args.model, workload, size, args.runs, engine_arguments(args))
+        )
+    write_output(args, "Block size", block_size_report(runs), [block_size_table(runs)])
+    if args.plot is not None:
+        draw_block_sizes(runs, args.plot)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or not all(1 <= size <= 256 for size in sizes):
+        raise ValueError(
+            f"block_sizes is {text!r}; it must be integers from 1 to 256, as in 8,16,32"
+        )
+    return sizes

@@ -1,7 +1,8 @@
-"""`paxkv bench prefix`: what the prefix cache hits, and what early variable text costs it."""
+"""`benchmarks.studies prefix`: hits of the prefix cache, and the price of early variable text."""
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,9 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.studies.output import add_output_flags, write_output
+from benchmarks.studies.prompts import read_prompts, synthetic_prompts
 from paxkv.bench.figures import FigureTable
+from paxkv.cli.command_parser import CommandParser, add_model_argument
 from paxkv.memory import BlockManager
 
+SUMMARY = "hit rate of the prefix cache on prompts, and what variable text placed early costs"
 Prompt = list[int]
 SHOWN = 5
 
@@ -155,3 +160,32 @@ def prefix_tables(report: dict[str, Any]) -> list[FigureTable]:
             )
         )
     return tables
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--trace",
+        required=True,
+        metavar="FILE|synthetic",
+        help="a workload file (JSON lines with prompt_token_ids, or prompt and --model), or "
+        "synthetic: 100 prompts with a system prompt of 500 tokens behind 8 variable ones",
+    )
+    add_model_argument(parser, "whose tokenizer reads text prompts", required=False)
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="default: 16")
+    parser.add_argument(
+        "--num-blocks", type=int, metavar="N", help="pages of the pool (default: enough for all)"
+    )
+    add_output_flags(parser, markdown=False)
+
+
+def run(args: argparse.Namespace) -> None:
+    for name in ("block_size", "num_blocks"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}, must be at least 1")
+    if args.trace == "synthetic":
+        prompts = synthetic_prompts()
+    else:
+        prompts = read_prompts(args.trace, args.model)
+    report = run_prefix(prompts, args.block_size, args.num_blocks)
+    write_output(args, "Prefix cache", report, prefix_tables(report))

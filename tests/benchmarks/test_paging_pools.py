@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paxkv.bench.paging.reserving import ReservingMemory, maximum, next_power_of_two, true_length
-from paxkv.bench.paging.slot_pools import BuddyPool, FirstFitPool
-from paxkv.bench.paging.trace import Lengths
+from benchmarks.studies.paging.reserving import (
+    ReservingMemory,
+    maximum,
+    next_power_of_two,
+    true_length,
+)
+from benchmarks.studies.paging.slot_pools import BuddyPool, FirstFitPool
+from benchmarks.studies.paging.trace import Lengths
 
 # A positive number asks for so many slots, another lets go of one of the runs held.
 ACTIONS = st.lists(st.integers(-20, 20), max_size=60)

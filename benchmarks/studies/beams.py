@@ -1,6 +1,6 @@
 """Pages saved by sharing on the engine itself: parallel sampling and beam search, by width.
 
-    python benchmarks/beam_sharing.py --model smollm2-135m --workload FILE [--requests 12]
+    python -m benchmarks.studies beams --model smollm2-135m --workload FILE [--requests 12]
 
 The share is of the pages that the sequences would hold without sharing, over all steps (figure 15
 of the PagedAttention paper). Requests run side by side in a pool that holds them all.
@@ -13,11 +13,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.studies.output import add_output_flags
+from benchmarks.studies.paging.sharing import WIDTHS, PageUse, saved
 from paxkv import LLM, SamplingParams
 from paxkv.bench.json_lines import json_objects
-from paxkv.bench.paging.sharing import WIDTHS, PageUse, saved
 from paxkv.bench.throughput import machine
+from paxkv.cli.command_parser import CommandParser, add_model_argument
 
+SUMMARY = "pages saved by sharing on the engine itself: parallel sampling and beams, by width"
 KINDS: dict[str, dict[str, Any]] = {
     "parallel": {"temperature": 1.0, "seed": 0},
     "beam": {"temperature": 0.0, "use_beam_search": True},
@@ -38,13 +41,22 @@ def share_saved(llm: LLM, lines: list[dict[str, Any]], fields: dict[str, Any]) -
     return saved(uses)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--workload", type=Path, required=True)
-    parser.add_argument("--requests", type=int, default=12)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+def add_arguments(parser: CommandParser) -> None:
+    add_model_argument(parser)
+    parser.add_argument(
+        "--workload",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="JSON lines with prompt and max_tokens",
+    )
+    parser.add_argument(
+        "--requests", type=int, default=12, metavar="N", help="the first N (default: %(default)s)"
+    )
+    add_output_flags(parser, markdown=False)
+
+
+def run(args: argparse.Namespace) -> None:
     lines = [fields for _, fields in json_objects(args.workload)][: args.requests]
     llm = LLM(
         args.model,
@@ -69,8 +81,4 @@ def main() -> None:
             report["saved"][kind][width] = share
             print(f"{kind}, {width}: {100 * share:.1f} % of the pages saved", flush=True)
     if args.json is not None:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+        args.json.write_text(json.dumps(report, indent=2) + "\n")

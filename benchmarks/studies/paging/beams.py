@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from paxkv.bench.paging.language import Language
-from paxkv.bench.paging.simulation import make_request
-from paxkv.bench.paging.trace import Lengths
+from benchmarks.studies.paging.language import Language
+from benchmarks.studies.paging.simulation import make_request
+from benchmarks.studies.paging.trace import Lengths
 from paxkv.engine.beam.request import BeamRequest, Searches
 from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.scheduler.scheduler import Scheduler

@@ -1,4 +1,4 @@
-"""`paxkv bench prefix` against a naive search for repeated text."""
+"""`benchmarks.studies prefix` against a naive search for repeated text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paxkv.bench.prefix import early_text, repeated_first, repeated_tokens, replay, run_prefix
-from paxkv.bench.prompts import read_prompts, synthetic_prompts
-from paxkv.cli.main import main
+from benchmarks.studies.__main__ import main
+from benchmarks.studies.prefix import (
+    early_text,
+    repeated_first,
+    repeated_tokens,
+    replay,
+    run_prefix,
+)
+from benchmarks.studies.prompts import read_prompts, synthetic_prompts
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=5)
 
@@ -65,7 +71,7 @@ def test_the_command_reads_a_file(tmp_path, capsys):
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(json.dumps({"prompt_token_ids": [i, *range(20)]}) for i in (5, 6)))
     out = tmp_path / "out.json"
-    assert main(["bench", "prefix", "--trace", str(path), "--block-size=4", f"--json={out}"]) == 0
+    assert main(["prefix", "--trace", str(path), "--block-size=4", f"--json={out}"]) == 0
     assert "hit rate lost to variable text placed early: 47.6 points" in capsys.readouterr().out
     assert json.loads(out.read_text())["common text first"]["hit_tokens"] == 20
 

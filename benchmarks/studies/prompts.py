@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.studies.paging.system_prompt import shared_prompts
+from benchmarks.studies.paging.trace import SHAREGPT
 from paxkv.bench.json_lines import json_lines
-from paxkv.bench.paging.system_prompt import shared_prompts
-from paxkv.bench.paging.trace import SHAREGPT
 
 SYSTEM_TOKENS = 500
 NUM_PROMPTS = 100

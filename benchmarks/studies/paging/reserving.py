@@ -7,8 +7,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from paxkv.bench.paging.slot_pools import BuddyPool, FirstFitPool, SlotPool
-from paxkv.bench.paging.trace import Lengths
+from benchmarks.studies.paging.slot_pools import BuddyPool, FirstFitPool, SlotPool
+from benchmarks.studies.paging.trace import Lengths
 from paxkv.memory import Allocation
 
 Reservation = Callable[[Lengths, int], int]

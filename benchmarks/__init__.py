@@ -1,0 +1,1 @@
+"""Measurements that need a checkout; nothing here is in the wheel."""

@@ -1,0 +1,1 @@
+"""Studies of the engine's parts, most of them simulated: `python -m benchmarks.studies`."""

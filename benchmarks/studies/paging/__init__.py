@@ -1,0 +1,1 @@
+"""`benchmarks.studies paging`: what paging saves, on traces of lengths and without a model."""

@@ -1,1 +1,0 @@
-"""`paxkv bench paging`: what paging saves, on traces of lengths and without a model."""
