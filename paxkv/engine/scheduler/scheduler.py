@@ -266,7 +266,7 @@ class Scheduler:
     def _headroom(self) -> int:
         """Pages that allocation leaves free for those who run: one each, but few of a large pool.
 
-        Fewer cost more in preemptions than they gain, more leave memory idle (README, Measured).
+        Fewer cost more in preemptions than they gain, more leave memory idle (docs/performance.md).
         """
         return min(len(self.running), max(1, int(HEADROOM_SHARE * self._config.num_gpu_blocks)))
 
