@@ -1,4 +1,4 @@
-"""What an engine can be told."""
+"""Engine options, and the same with every default resolved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DTYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Options of an engine, under vLLM's names. A wrong value is a ValueError that names it.
+    """Options of an engine, under vLLM's names. Raises ValueError naming a wrong value.
 
     dtype: of weights and activations; "auto" is float32 on the CPU and elsewhere the type in which
         most of the weights are stored, bfloat16 for float32 and for quantized GGUF files.
@@ -38,7 +38,7 @@ class EngineConfig:
     max_model_len: most tokens of one sequence, prompt and output; by default the model's own limit.
     block_size: tokens per page, 1 to 256.
     allocation: "paged", or "contiguous": every sequence reserves the pages of max_model_len when it
-        is admitted, and shares none (no prefix cache, n = 1), as a measure of what paging saves.
+        starts, and shares none (no prefix cache, n = 1), to measure what paging saves.
     num_gpu_blocks_override: usable pages, instead of measuring memory.
     kv_cache_memory_bytes: bytes for all pages (on the CPU 1 GiB by default).
     gpu_memory_utilization: share of the device, for weights, activations and pages.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ContextLengthExceeded(ValueError):
-    """Says how many tokens fit in the words that clients of OpenAI's API look for.
+    """Error of a prompt that does not fit, in the words that clients of OpenAI's API look for.
 
     most: tokens of prompt and answer together. what: is too long, as a clause. name: of the input.
     """

@@ -1,4 +1,4 @@
-"""A request for a vector that stands for its prompt."""
+"""Embedding requests: a vector that stands for a prompt."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class EmbeddingRequest(Request):
         return vector.astype(np.float32)
 
     def embedding_output(self) -> EmbeddingRequestOutput:
-        """Raises RuntimeError if the request has failed."""
+        """Return the finished vector. Raises RuntimeError if the request has failed."""
         if self.error is not None:
             raise RuntimeError(f"request {self.request_id}: {self.error}")
         return EmbeddingRequestOutput(

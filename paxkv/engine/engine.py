@@ -31,7 +31,7 @@ REMEMBERED_STEPS = 4096
 
 @dataclass
 class InFlightStep:
-    """A step whose sample the host has not read yet."""
+    """A step whose sampled tokens the host has not read yet."""
 
     schedule: SchedulerOutput
     results: SamplerOutput
@@ -41,7 +41,7 @@ class Engine:
     """Requests in, one step at a time, finished requests out.
 
     The host runs one step ahead: while the device computes step k + 1, the tokens of step k are
-    committed, and only then is the sample of k + 1 issued, so that stops and bans are known to it.
+    committed, and only then are tokens sampled for k + 1, so that sampling knows stops and bans.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Engine:
     # The loop
 
     def step(self) -> list[Request]:
-        """Advance by a step; return the requests with news, finished ones included."""
+        """Advance by a step; return the requests that have changed, finished ones included."""
         refuse_forked()
         self._changed = {}
         start, device_seconds = time.perf_counter(), self.runner.device_seconds
@@ -197,8 +197,8 @@ class Engine:
             self._search(results, beams)
 
     def _search(self, results: SamplerOutput, indices: list[int]) -> None:
-        """Beams have been sampled; the searches that have all of theirs take a step."""
-        # A beam of which another has failed has ended meanwhile.
+        """Store the candidates of beams; advance the searches whose beams all have theirs."""
+        # A beam has ended meanwhile if another of its request has failed.
         indices = [index for index in indices if results.sequences[index].finish is None]
         ids, logprobs = results.candidates()
         sampled = [results.sequences[index] for index in indices]
@@ -210,7 +210,7 @@ class Engine:
             self._note(request)
 
     def _publish(self, sequence: Sequence) -> None:
-        """Offer blocks of output for sharing whose last token's keys are on their way."""
+        """Cache full blocks of output: the keys of their last token are computed or launched."""
         certain = min(len(sequence.token_ids), sequence.num_computed)
         self.block_manager.cache_blocks(sequence.row, sequence.token_ids, certain)  # type: ignore[arg-type]
 
@@ -253,11 +253,11 @@ class Engine:
         self._changed[request.request_id] = request
 
     def _recover(self, schedule: SchedulerOutput | None, error: BaseException) -> None:
-        """A step failed: its requests end with an error, everybody else goes on.
+        """End the requests of a failed step with an error; all others continue.
 
-        So do those whose sample can no longer be read. Cached and swapped blocks may have been
-        promised by this step, so none is believed any more; if the pages were donated to the
-        failed step, they are made anew and the rest is recomputed.
+        Requests whose sampled tokens can no longer be read end too. Cached and swapped blocks may
+        hold nothing if the failed step was to write them, so all are forgotten. If the pages were
+        donated to the failed step, they are allocated again and everything is recomputed.
         """
         logger.error("step %d failed", self.num_steps, exc_info=error)
         self._in_flight = None
@@ -278,10 +278,10 @@ class Engine:
                     self.scheduler.preempt(sequence, may_swap=False)
             self.runner.reset()
 
-    # Figures
+    # Statistics
 
     def stats(self) -> EngineStats:
-        """Figures now, as a frozen dataclass."""
+        """Engine statistics now, as a frozen dataclass."""
         memory = self.block_manager.stats()
         swap = self.block_manager.swap.stats()
         swapped = len(self.scheduler.swapped)

@@ -1,4 +1,4 @@
-"""Children of fork(): JAX's threads are not in them, so that what waits for one would hang."""
+"""Detection of forked processes, in which JAX would hang: its threads do not survive fork()."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _inherited = False
 
 
 def mark_in_use() -> None:
-    """From now on, no child made by fork() can run an engine."""
+    """Forbid engines in processes forked from now on."""
     global _in_use
     _in_use = True
 

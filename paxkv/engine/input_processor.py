@@ -1,4 +1,4 @@
-"""From prompts and parameters to requests: everything a caller can get wrong is refused here."""
+"""Validation: prompts and parameters in, requests out."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class InputProcessor:
         return _each(self.request, prompts, each)
 
     def embeddings(self, prompts: Sequence[Any], params: PoolingParams) -> list[EmbeddingRequest]:
-        """An embedding's request for each prompt, with errors like those of `requests`."""
+        """An embedding request for each prompt, with errors like those of `requests`."""
         return _each(self.embedding, prompts, [params] * len(prompts))
 
     def request(
@@ -67,7 +67,7 @@ class InputProcessor:
         request_id: str | None = None,
         cache_salt: str | None = None,
     ) -> Request:
-        """One request. Raises ValueError naming what is wrong with it."""
+        """Make one request. Raises ValueError naming what is wrong with it."""
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
         kind = BeamRequest if params.use_beam_search else Request
@@ -81,7 +81,7 @@ class InputProcessor:
         request_id: str | None = None,
         cache_salt: str | None = None,
     ) -> EmbeddingRequest:
-        """A request for a vector. Raises ValueError naming what is wrong with it."""
+        """Make an embedding request. Raises ValueError naming what is wrong with it."""
         if not isinstance(params, PoolingParams):
             raise ValueError(f"pooling_params must be PoolingParams, got {type(params).__name__}")
         checked = self._checked(prompt, ONE_TOKEN, request_id, cache_salt)
@@ -90,7 +90,7 @@ class InputProcessor:
     def _checked(
         self, prompt: Any, params: SamplingParams, request_id: str | None, cache_salt: str | None
     ) -> dict[str, Any]:
-        """The fields of a request."""
+        """Validate everything; return the fields of a request."""
         text, ids = self._prompt(prompt)
         if isinstance(prompt, Mapping) and cache_salt is None:
             cache_salt = prompt.get("cache_salt")
@@ -183,7 +183,7 @@ class InputProcessor:
         return checked
 
     def _check_known(self, ids: list[int]) -> list[int]:
-        """Ids of a text: a tokenizer may have tokens that were added and never trained."""
+        """Refuse ids without an embedding: tokens that were added and never trained."""
         if max(ids) >= self._model.vocab_size:
             raise ValueError(
                 f"the prompt has token {max(ids)}; the model has embeddings for "

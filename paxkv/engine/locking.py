@@ -1,4 +1,4 @@
-"""Calls into an engine: one at a time, and each as a whole."""
+"""Serialized, uninterrupted calls into an engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EngineLock:
         return self.call(self._engine.step)
 
     def abort(self, requests: Sequence[Request]) -> None:
-        """End what has not ended, and let the step in flight land."""
+        """End unfinished requests, and wait for the step in flight."""
         if is_forked():  # a stream's copy is closed there; the requests are the parent's
             return
         with self._turn:
@@ -61,7 +61,7 @@ class EngineLock:
                 self._closed = True
 
     def call(self, function: Callable[[], T]) -> T:
-        """What `function`, which looks into the engine or changes it, returns."""
+        """Call `function`, which reads or changes the engine; return its result."""
         with self._taken():
             return function()
 

@@ -15,7 +15,7 @@ from paxkv.engine.request import Request
 
 @contextmanager
 def bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar driven by calls with (done, in all); shown on a terminal only, gone when done."""
+    """Progress bar called with (done, total); shown on a terminal only, cleared at the end."""
     shown = tqdm(
         desc=title,
         unit=unit,
@@ -41,7 +41,7 @@ class RequestBar:
         self._tokens = 0
 
     def note(self, changed: Iterable[Request]) -> None:
-        """Count those that have finished; others' requests may be among them."""
+        """Count finished requests; other callers' requests may be among them."""
         finished = [request for request in changed if request in self._left and request.finished]
         if not finished:
             return

@@ -24,9 +24,9 @@ from paxkv.text.tokenizer import Tokenizer
 
 @dataclass(eq=False)
 class Request:
-    """What was asked for, and what is known of the answer.
+    """A request and the state of its answer.
 
-    Its sequences share the prompt and then go their own ways; those of a `BeamRequest` do not.
+    Its sequences share the prompt and then run independently, except in a `BeamRequest`.
 
     seed: 64 bits, never None here. max_tokens: with the room left in max_model_len applied.
     arrival: number of the request. rank: in line, see `Order`.
@@ -34,9 +34,9 @@ class Request:
     """
 
     is_beam_group: ClassVar[bool] = False
-    """Whether all sequences go on, are preempted and end together."""
+    """Whether all sequences advance, are preempted and end together."""
     generates: ClassVar[bool] = True
-    """Whether tokens are what was asked for."""
+    """Whether the caller asked for tokens."""
 
     request_id: str
     prompt: str | None
@@ -95,12 +95,12 @@ class Request:
 
     @property
     def num_pending_children(self) -> int:
-        """Sequences that will join later."""
+        """Sequences that are still to be forked."""
         return 0 if self.ended else self.sampling_params.children - len(self.sequences)
 
     @property
     def forks(self) -> int:
-        """Sequences that will join once the prompt is computed."""
+        """Sequences to fork once the prompt is computed."""
         return self.num_pending_children
 
     @property
@@ -117,7 +117,7 @@ class Request:
 
     @cached_property
     def ranks_children(self) -> bool:
-        """Whether more is sampled than returned."""
+        """Whether more sequences are sampled than returned."""
         return self.sampling_params.children > self.sampling_params.n
 
     @property
@@ -131,7 +131,7 @@ class Request:
 
     @property
     def reads_cache(self) -> bool:
-        """A cached prompt token has no hidden state."""
+        """Whether cached blocks may be used: a cached token has no hidden state."""
         return self.sampling_params.enable_prefix_caching is not False and not self.wants_hidden
 
     @property
@@ -139,7 +139,7 @@ class Request:
         return self.sampling_params.enable_prefix_caching is not False
 
     def decoder(self, context: list[int]) -> Callable[[list[int]], list[str]] | None:
-        """What shows each of some ids as text after `context`; None where no text is wanted."""
+        """Function that decodes each of some ids after `context`; None if no text is wanted."""
         if self.tokenizer is None or not self.sampling_params.detokenize:
             return None
         return partial(decode_each, self.tokenizer.backend, context)
@@ -151,11 +151,11 @@ class Request:
             sequence.end(reason)
 
     def cut(self, sequence: Sequence) -> None:
-        """End the unit of `sequence` with what it has: there is no room for more."""
+        """End the group of `sequence` for lack of room."""
         sequence.end("length")
 
     def output(self) -> RequestOutput:
-        """Everything so far; children are ranked when the request has finished."""
+        """Output so far; children are ranked when the request has finished."""
         finished = self.finished
         outputs = [s.output(index) for index, s in enumerate(self._shown(finished))]
         return RequestOutput(

@@ -1,4 +1,4 @@
-"""One line of tokens of a request."""
+"""A sequence: the prompt and one answer of a request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Sequence:
-    """One line of tokens: a prompt and one answer to it.
+    """A prompt and one answer to it.
 
     Attributes:
         token_ids: prompt and committed output.
@@ -26,7 +26,7 @@ class Sequence:
         in_flight: tokens sampled on device, or about to be, that the host has not seen.
         row: of the block table and every other per-sequence array, None while not running.
         swapped: its pages in host memory, None while not there.
-        sampled: whether this is a beam whose candidates are known, and that waits for the others'.
+        sampled: whether this beam has its candidates, and waits for the other beams.
         displaced_at: tokens it had when one of higher priority last took its place, or -1.
         shared_prefix: of a preempted beam: another one and the number of leading blocks they share.
     """
@@ -91,12 +91,12 @@ class Sequence:
 
     @property
     def group(self) -> list[Sequence]:
-        """Those that go on, are preempted and end only together: beams, or this one alone."""
+        """Sequences that advance, are preempted and end only together: beams, or this one alone."""
         return self.request.sequences if self.request.is_beam_group else [self]
 
     @property
     def held(self) -> bool:
-        """Whether this one goes on only when the samples of its whole unit are known."""
+        """Whether this beam waits until all beams of its group have their candidates."""
         return self.request.is_beam_group and (self.in_flight > 0 or self.sampled)
 
     @property
@@ -104,7 +104,7 @@ class Sequence:
         return self.token_ids[self.request.num_prompt :]
 
     def child(self, index: int) -> Sequence:
-        """A sibling that has computed what this one has."""
+        """Fork a sibling that has computed the same tokens."""
         sequence = Sequence(self.request, index, list(self.token_ids))
         sequence.num_computed = self.num_computed
         sequence.displaced_at = self.displaced_at
@@ -130,7 +130,7 @@ class Sequence:
         return following if bits is None else following & bits
 
     def accept(self, token: int) -> None:
-        """One token more; it may end the sequence."""
+        """Append a sampled token; may finish the sequence."""
         self.token_ids.append(token)
         self.finish = self.text.push(token)
         if self.grammar is not None and self.finish is None:

@@ -1,4 +1,4 @@
-"""Figures of an engine."""
+"""Engine statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that is answered by a beam search."""
+"""Requests answered by beam search, and the step of many searches at once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from paxkv.engine.sequence import Sequence
 
 @dataclass(eq=False)
 class BeamRequest(Request):
-    """A sequence for each running beam, and at the end one for each beam found.
+    """A request with one sequence per running beam, and at the end one per finished beam.
 
-    The sequences are in the places that `search` has their beams in, and their tokens are its
-    `histories` themselves. Nothing is shown before the search ends.
+    `sequences[i]` is beam i of `search`, and its tokens are the list `histories[i]` itself. Nothing
+    is returned before the search ends.
     """
 
     is_beam_group: ClassVar[bool] = True
@@ -46,12 +46,12 @@ class BeamRequest(Request):
 
     @property
     def forks(self) -> int:
-        """None: beams are born of candidates."""
+        """Always 0: beams are forked by the search, not when the prompt is computed."""
         return 0
 
     @cached_property
     def ranks_children(self) -> bool:
-        """No: beams are ranked by their own rule."""
+        """Always False: the search ranks its beams."""
         return False
 
     @property
@@ -90,10 +90,10 @@ class BeamRequest(Request):
 
 @dataclass(slots=True)
 class Regrouping:
-    """What becomes of the rows of several searches after a step of each.
+    """Changes to the rows of several searches after one step of each.
 
     forks: (parent, child) pairs; each child's row becomes a copy of its parent's, all read first.
-    born: children without a row as yet. ended: sequences that no beam is left for.
+    born: children that have no row yet. ended: sequences that have no beam any more.
     """
 
     forks: list[tuple[Sequence, Sequence]] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Regrouping:
 
 
 class Searches:
-    """Keeps the candidates of each beam, by its row, until all beams of its search have theirs.
+    """Candidates of each beam, by row, kept until all beams of its search have theirs.
 
     max_rows: rows there are. num_candidates: of each sample, at most; a model with a smaller
         vocabulary has fewer.
@@ -113,7 +113,7 @@ class Searches:
         self._logprobs = np.full((max_rows, num_candidates), -np.inf, np.float32)
 
     def take(self, sampled: list[Sequence], token_ids: np.ndarray, logprobs: np.ndarray) -> None:
-        """Candidates `[len(sampled), k]` have come, best first; k is the same at every call."""
+        """Store candidates `[len(sampled), k]`, best first; k is the same at every call."""
         rows = np.array([sequence.row for sequence in sampled], np.int32)
         self._ids[rows, : token_ids.shape[1]] = token_ids
         self._logprobs[rows, : token_ids.shape[1]] = logprobs
@@ -121,7 +121,7 @@ class Searches:
             sequence.sampled = True
 
     def step(self, requests: Iterable[BeamRequest]) -> Regrouping:
-        """A step of every search, all of whose beams have been sampled."""
+        """Advance the searches of `requests`, whose beams all have their candidates."""
         alike: dict[object, list[BeamRequest]] = {}
         for request in requests:
             alike.setdefault(request.search.shape, []).append(request)
@@ -136,7 +136,7 @@ class Searches:
 
 
 def _follow(request: BeamRequest, forks: list[tuple[int, int]], regrouping: Regrouping) -> None:
-    """The sequences of a request take the places that its beams have now."""
+    """Rearrange the sequences of a request to match its beams."""
     search, before = request.search, request.sequences
     for sequence in before:
         sequence.sampled = False

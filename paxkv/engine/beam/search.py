@@ -1,6 +1,6 @@
-"""The rule of beam search, on the host alone: candidates in, surviving and finished beams out.
+"""Beam search on the host: candidates in, running and finished beams out.
 
-It is Hugging Face transformers' (`GenerationMixin._beam_search`, 5.24), in float32 like theirs.
+The rule is Hugging Face transformers' (`GenerationMixin._beam_search`, 5.24), in float32 as there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IndexArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished beam: its output, the sum of its log-probabilities, and what it is ranked by."""
+    """A finished beam: its output, the sum of its log-probabilities, and its score."""
 
     token_ids: list[int]
     logprob: float
@@ -79,7 +79,7 @@ class BeamSearch:
 
     @property
     def shape(self) -> tuple[int, int, tuple[int, ...]]:
-        """Searches equal in this can take a step together."""
+        """Key of searches that can take a step together."""
         return len(self.histories), self.width, self.end_ids
 
     @property
@@ -88,22 +88,22 @@ class BeamSearch:
 
     @property
     def length(self) -> int:
-        """Tokens of every running beam, the prompt's left out."""
+        """Output tokens of every running beam."""
         return len(self.histories[0]) - self._num_prompt
 
     def output(self, index: int) -> list[int]:
-        """What the beam in `place` has added to the prompt; a copy."""
+        """Output tokens of beam `index`; a copy."""
         return self.histories[index][self._num_prompt :]
 
     def close(self) -> None:
-        """End now: running beams count as finished at their present length."""
+        """End the search now; running beams finish at their present length."""
         if not self.done and self.length:
             outputs = map(self.output, range(len(self.histories)))
             self.finish(list(zip(outputs, self.logprobs.tolist())))
         self.done = True
 
     def finish(self, beams: list[tuple[list[int], float]]) -> None:
-        """Beams have ended, each with its output and log-probability; the best are kept."""
+        """Add finished beams, each an output and its log-probability; keep the best."""
         scores = _scores(
             np.array([logprob for _, logprob in beams], np.float32),
             np.array([len(output) for output, _ in beams]),
@@ -113,7 +113,7 @@ class BeamSearch:
         self.finished = sorted(self.finished + found, key=lambda h: -h.score)[: self.width]
 
     def meets_stop_string(self, parent: int, token: int) -> bool:
-        """Whether a token after the beam in a place completes a stop string."""
+        """Whether `token` after beam `parent` completes a stop string."""
         assert self._texts is not None
         return self._texts[parent].followed_by(token).finish is not None
 
