@@ -1,4 +1,4 @@
-"""From a model and options to a running engine."""
+"""Assembly of an engine from a model and options."""
 
 from __future__ import annotations
 

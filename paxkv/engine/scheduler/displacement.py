@@ -1,4 +1,4 @@
-"""Who makes way for a sequence of higher priority that lacks slots or pages."""
+"""Preemption by priority: which running sequences make room for a waiting one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def displaced_by(
 ) -> list[Sequence]:
     """Choose running sequences to preempt, last in rank first, one of each group.
 
-    As few as leave `first` what it lacks (slots and pages, 0 or less for enough), and none at all
-    if even all that may be displaced would not.
+    As few as free the `slots` and `pages` that `first` lacks (0 or less if it lacks none), and none
+    at all if even all candidates together would not free enough.
     """
     if slots <= 0 and pages <= 0:
         return []
@@ -36,9 +36,9 @@ def displaced_by(
 
 
 def _makes_way(sequence: Sequence, first: Sequence) -> bool:
-    """Of lower priority, behind in line (ageing may have brought it forward), and with a token
-    more than when it was displaced last: so every displacement costs the victims' own progress
-    once, and nobody is moved to and fro."""
+    """Whether `sequence` has lower priority, stands behind in line (aging may have moved it
+    forward), and has sampled a token since it was last displaced. The last condition prevents
+    thrashing."""
     lower = sequence.request.sampling_params.priority < first.request.sampling_params.priority
     progressed = len(sequence.token_ids) > sequence.displaced_at
     return lower and progressed and rank(first) < rank(sequence)

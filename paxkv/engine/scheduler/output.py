@@ -1,4 +1,4 @@
-"""What a step computes, and for whom it samples: the scheduler's answer."""
+"""The scheduler's output: what a step computes and which sequences it samples for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ScheduledSequence:
 
 @dataclass(slots=True)
 class SampleSlot:
-    """A token is sampled for `sequence` from the last hidden state of `advance`."""
+    """A token to sample for `sequence` from the last hidden state of `scheduled[advance]`."""
 
     sequence: Sequence
     advance: int
@@ -29,8 +29,8 @@ class SchedulerOutput:
     """One step: decoding sequences first, then chunks of prompts.
 
     time: when it was made, on the scheduler's clock.
-    num_prompts: advances that are chunks of prompts (or of what is computed again).
-    forked: (parent, child) pairs that came to be in this step.
+    num_prompts: scheduled sequences that are chunks of prompts, or are recomputed.
+    forked: (parent, child) pairs forked in this step.
     started: sequences that got a row in this step.
     """
 

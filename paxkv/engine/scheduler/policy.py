@@ -1,4 +1,4 @@
-"""How the scheduler chooses, beside first come, first served."""
+"""Scheduling policies: order, prompt delay, prompt budget."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Rank = tuple[int, int, int, int]
 
 
 class Order:
-    """Places requests in line: larger priority first, then earlier arrival.
+    """Order of requests: larger priority first, then earlier arrival.
 
-    A place is given once, when a request is queued, and never changes; so nobody has to be sorted
-    again, and only finitely many later arrivals can ever stand before a request:
+    A rank is assigned once, when a request is queued, and never changes. So the queue is never
+    sorted again, and only finitely many later arrivals can ever stand before a request:
 
-    - With ageing a request rises by one level of priority every `priority_aging_steps` steps. All
-      who wait rise alike, so what counts is who started how much earlier: the level at time 0. A
-      newcomer whose priority is higher by p passes those that came at most
-      (p + 1) * priority_aging_steps steps before it, and nobody else.
-    - Grouped by length, requests of one level are lined up by the power of two their prompt and
-      max_tokens stay below, but only among `max_num_seqs` arrivals in a row: those of the next
-      group come later, however short.
+    - With aging, a waiting request rises by one level of priority every `priority_aging_steps`
+      steps. All waiting requests rise alike, so only differences in arrival count, and the rank
+      holds the level at step 0. A newcomer whose priority is higher by p passes requests that
+      came at most (p + 1) * priority_aging_steps steps before it, and no others.
+    - With `length_aware`, requests of one level are ordered by the power of two that their prompt
+      and max_tokens stay below, but only among `max_num_seqs` arrivals in a row: later groups
+      come later, however short.
     """
 
     def __init__(self, config: ResolvedConfig) -> None:
@@ -31,7 +31,7 @@ class Order:
         self._group = config.max_num_seqs if config.length_aware else 1
 
     def rank(self, request: Request, step: int) -> Rank:
-        """step: steps scheduled before the request was queued."""
+        """Rank of a request that is queued after `step` scheduled steps."""
         level = -request.sampling_params.priority
         if self._aging_steps is not None:
             level += step // self._aging_steps
@@ -41,13 +41,13 @@ class Order:
 
 
 def rank(sequence: Sequence) -> tuple[int, ...]:
-    """Smaller runs first and is preempted last: its request's place, then the elder child."""
+    """Rank of a sequence, by its request, then its index; smaller runs first, is preempted last."""
     return (*sequence.request.rank, sequence.index)
 
 
 class PromptDelay:
-    """vLLM's `scheduler_delay_factor`: while others run, no prompt is admitted before the oldest
-    that waits has waited longer than `factor` times what the last step with a prompt took.
+    """vLLM's `scheduler_delay_factor`: while others run, no prompt starts before the oldest waiting
+    one has waited longer than `factor` times what the last step with a prompt took.
 
     clock: seconds, on the scale of `Request.arrival_time`.
     latency: seconds of that step, 0 before there was one.
@@ -60,7 +60,7 @@ class PromptDelay:
         self._last_end = float("-inf")
 
     def ended(self, start: float, had_prompt: bool) -> None:
-        """A step scheduled at `start` is over; the device began it when the one before ended."""
+        """Note the end of a step scheduled at `start`, which ran after the last one had ended."""
         now = self._clock()
         if had_prompt:
             self.latency = now - max(start, self._last_end)
@@ -76,10 +76,10 @@ class PromptDelay:
 class PromptBudget:
     """Equal shares for up to `max_num_partial_prefills` prompts that a step does not complete.
 
-    A prompt that is done within its share leaves the rest of it to others, so short prompts are
-    not stalled by a long one before them. Of the long ones, `max_long_partial_prefills` have a
-    share; one more gets a single token, which keeps its place in line: nobody is passed over. What
-    is left in the end goes to the first in line.
+    A prompt that is complete within its share leaves the rest to others, so a long prompt does not
+    stall the short ones behind it. `max_long_partial_prefills` of the long ones have a share; one
+    more gets a single token, which keeps its place in line: no prompt is passed over. What is left
+    in the end goes to the first in line.
 
     left: tokens.
     """
@@ -92,7 +92,7 @@ class PromptBudget:
 
     @property
     def spent(self) -> bool:
-        """Nothing is left for another prompt."""
+        """Whether nothing is left for another prompt."""
         return not self.left or not self._shares
 
     def share(self, remaining: int) -> int:
@@ -104,7 +104,7 @@ class PromptBudget:
         return -(-self.left // self._shares)
 
     def take(self, remaining: int, count: int) -> None:
-        """`count` tokens go to a prompt that had `remaining`."""
+        """Spend `count` tokens on a prompt that had `remaining` to compute."""
         parked = self._is_long(remaining) and not self._long_shares
         self.left -= count
         if count < remaining and not parked:

@@ -1,4 +1,4 @@
-"""The sequences that hold pages, those that wait for some, and the ways between."""
+"""Running and waiting sequences, and how they move between the two."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Queues:
     """Running and waiting sequences, each list by rank; every running one has a row.
 
-    Sequences that go on together (`Sequence.group`) also leave together: all to host memory, or
-    none, and they come back sharing the pages they share now.
+    A group (`Sequence.group`) is preempted as a whole: all of it goes to host memory, or none, and
+    it comes back sharing the pages it shares now.
     """
 
     def __init__(self, memory: BlockManager, preemption: Preemption) -> None:
@@ -34,7 +34,7 @@ class Queues:
 
     @property
     def swapped(self) -> list[Sequence]:
-        """Those of the waiting that are in host memory."""
+        """Waiting sequences whose pages are in host memory."""
         return [sequence for sequence in self.waiting if sequence.swapped is not None]
 
     def wait(self, sequence: Sequence) -> None:
@@ -45,7 +45,7 @@ class Queues:
         insort(self.running, sequence, key=rank)
 
     def finish(self, sequence: Sequence) -> None:
-        """Let go of everything a sequence holds; it has ended."""
+        """Free everything an ended sequence holds."""
         if sequence.row is not None:
             self._memory.free(sequence.row)
             sequence.row = None
@@ -56,11 +56,11 @@ class Queues:
                 sequence.swapped = None
             _leave(self.waiting, sequence)
 
-    # Away and back
+    # Preemption and resumption
 
     def preempt(self, group: list[Sequence], may_swap: bool) -> bool:
-        """Running sequences wait in their old places; returns whether host memory took them."""
-        # What has been sampled from already must be sampled from again, so there must be a token.
+        """Return running sequences to their places in line; True if they were swapped out."""
+        # Sampling needs a hidden state, so at least one token must remain to be computed.
         may_swap = may_swap and all(sequence.num_remaining for sequence in group)
         away = None
         if may_swap and self.preemption.swaps(self._memory, rows_of(group)):
@@ -78,9 +78,9 @@ class Queues:
         return away is not None
 
     def allocate(self, sequence: Sequence, first_chunk: int, headroom: int) -> Allocation | None:
-        """A row, and pages for what it has and for `first_chunk` tokens more; or None.
+        """Allocate a row, and pages for the known tokens and `first_chunk` more; None for no room.
 
-        headroom: pages that must stay free; the beams that follow the first of theirs need none.
+        headroom: pages that must stay free; beams after the first of a group need none.
         """
         if sequence.swapped is not None:
             count = min(sequence.num_remaining, first_chunk)
@@ -99,7 +99,7 @@ class Queues:
         )
 
     def pages_wanted(self, sequence: Sequence) -> int:
-        """Free pages it takes to compute all it has; at most so many if it comes back."""
+        """Free pages needed to compute all its tokens; an upper bound if it was preempted."""
         if sequence.swapped is not None or sequence.shared_prefix is not None:
             return -(-len(sequence.token_ids) // self._memory.block_size)
         return self._memory.blocks_to_admit(
@@ -114,14 +114,14 @@ class Queues:
         return sequence.chain
 
     def _join(self, sequence: Sequence, most: int) -> Allocation | None:
-        """A row beside the one it shares blocks with, and slots for at most `most` tokens more."""
+        """Fork a row from the one it shares blocks with; grant slots to at most `most` more tokens."""
         assert sequence.shared_prefix is not None
         beside, num_blocks = sequence.shared_prefix
         cached = num_blocks * self._memory.block_size
         new = min(len(sequence.token_ids) - cached, most)
         assert beside.row is not None
         if self._memory.num_tokens[beside.row] < cached:
-            return None  # The other one has no slots for them yet: it comes back in parts.
+            return None  # The other row has no slots for them yet: it is resumed in chunks.
         if -(-new // self._memory.block_size) > self._memory.num_free_blocks:
             return None
         row = self._memory.fork_blocks(beside.row, num_blocks)
@@ -131,7 +131,7 @@ class Queues:
         return Allocation(row, cached, new)
 
     def drop_swapped(self) -> None:
-        """Host memory is lost: everything in it is computed again."""
+        """Forget host memory: sequences in it are recomputed."""
         for sequence in self.swapped:
             sequence.swapped = None
             sequence.num_computed = 0
@@ -140,7 +140,7 @@ class Queues:
     # Many rows at once
 
     def fork(self, parent: Sequence, count: int) -> list[Sequence]:
-        """`count` new children of a running sequence, on its pages."""
+        """Fork `count` children of a running sequence, sharing its pages."""
         assert parent.row is not None
         rows = self._memory.fork(parent.row, count)
         assert rows is not None
@@ -176,8 +176,8 @@ def rows_of(sequences: list[Sequence] | tuple[Sequence, ...]) -> list[int]:
 def set_shared_prefixes(group: list[Sequence], block_size: int) -> None:
     """Note which leading blocks each sequence shares, and with which one before it.
 
-    Sequences that computed one history share the pages of its full blocks. Those that are given
-    their rows beside another's share them again, whatever the prefix cache has kept.
+    Sequences with a common history share the pages of its full blocks. When they resume, they share
+    them again, whatever the prefix cache has kept.
     """
     known = np.array([sequence.token_ids for sequence in group])
     for index, sequence in enumerate(group):
@@ -189,7 +189,7 @@ def set_shared_prefixes(group: list[Sequence], block_size: int) -> None:
 
 
 def blocks_in_all(group: list[Sequence], block_size: int) -> int:
-    """Pages that all hold once what is known of them is computed, shared ones once."""
+    """Pages of the whole group once its known tokens are computed; shared pages count once."""
     shared = sum(
         shared_prefix[1]
         for sequence in group
@@ -210,13 +210,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Preemption:
-    """How to choose.
+    """The choice between swapping and recomputing.
 
-    With "auto" sequences are swapped if carrying their pages out and in takes less time than
+    With "auto" sequences are swapped if moving their pages out and in takes less time than
     computing their tokens again. Pages that others keep on the device count for neither. Both
-    speeds are measured once, when the engine starts: a chunk of pages carried there and back, and
-    the smallest step of prompt tokens. That step has no context to attend to, so the measure
-    favours recomputing somewhat for long sequences.
+    speeds are measured once, when the engine starts: a chunk of pages moved there and back, and
+    the smallest step of prompt tokens. That step has no context to attend to, so the measurement
+    somewhat favors recomputing for long sequences.
 
     mode: see `EngineConfig`. seconds_per_page: one way. seconds_per_token: in a prompt.
     """

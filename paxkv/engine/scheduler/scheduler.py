@@ -26,18 +26,18 @@ HEADROOM_SHARE = 0.05
 
 
 class Scheduler:
-    """The decision who advances, over the queues of sequences.
+    """Decides which sequences advance, and by how many tokens.
 
     Decoding goes first, so that every running sequence advances in every step; prompts share what
-    is left of `max_num_batched_tokens`. The waiting are admitted strictly in order. When pages
+    is left of `max_num_batched_tokens`. Waiting sequences start strictly in order. When pages
     run out, the sequence of the last rank is preempted: it goes to host memory or is computed
     again later, and waits in its old place. The first in rank of the running advances in every
-    step, so everybody's turn comes.
+    step, so no sequence starves.
 
     buckets: sizes of the programs, which a step with prompts fills as well as it can.
     clock: seconds, on the scale of `Request.arrival_time`.
-    out_of_cache: sequences that ended because the whole cache holds no more of them; whoever reads
-        it clears it.
+    out_of_cache: sequences that ended because the whole cache holds no more of them; the
+        reader clears it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def schedule(self, uncommitted: bool) -> SchedulerOutput | None:
-        """The next step; None if the results of the last must be known first, or nothing is left.
+        """Schedule a step; None if the last one's results are needed first, or nothing is left.
 
         uncommitted: a step is in flight. Nothing is preempted then: the tokens in flight may end
         sequences, and then their pages are free anyway.
@@ -119,18 +119,18 @@ class Scheduler:
             self._make_room()
 
     def ended(self, schedule: SchedulerOutput) -> None:
-        """The results of a step are known."""
+        """Note that the results of a step are known."""
         self._delay.ended(schedule.time, schedule.num_prompts > 0)
 
     def finish(self, sequence: Sequence) -> None:
-        """Let go of everything a sequence holds; it has ended."""
+        """Free everything an ended sequence holds."""
         self.queues.finish(sequence)
 
     def preempt(self, sequence: Sequence, *, may_swap: bool = True) -> None:
-        """Take the pages of a running sequence and of those that go on with it.
+        """Take the pages of a running sequence and of the rest of its group.
 
-        They go to host memory, or are computed again. What would not fit into an empty cache any
-        more (it shared pages) ends instead.
+        They go to host memory, or are computed again. A group that would no longer fit into an
+        empty cache (it shared pages) ends instead.
         """
         group, size = sequence.group, self._config.block_size
         set_shared_prefixes(group, size)
@@ -147,7 +147,7 @@ class Scheduler:
         self.num_preemptions += 1
 
     def _displaced(self, decoding: list[Sequence], computing: list[Sequence]) -> list[Sequence]:
-        """Those that make way for the first in line that lacks slots or pages."""
+        """Running sequences to preempt for the first in line that lacks slots or pages."""
         if not self._config.priority_preemption or not self.running:
             return []
         head = self.waiting[0] if self.waiting else None
@@ -191,7 +191,7 @@ class Scheduler:
         self._memory.append_batch(rows_of(decoding))
         for index, sequence in enumerate(decoding):
             if sequence.in_flight:
-                # Nothing to cache_blocks while its token is unknown, and it has forked long ago.
+                # Its token is unknown, so no block can be cached; it has forked before.
                 plan.scheduled.append(ScheduledSequence(sequence, sequence.num_computed, 1))
                 sequence.num_computed += 1
                 sequence.in_flight += 1
@@ -200,7 +200,7 @@ class Scheduler:
                 self._advance(sequence, 1, plan)
 
     def _left_to_prompts(self, decoding: list[Sequence], computing: list[Sequence]) -> int:
-        """Tokens of the step, beside those of `decoding`."""
+        """Tokens of the step that are left beside those of `decoding`."""
         most = self._config.max_num_batched_tokens
         if not self._config.enable_chunked_prefill:
             return most - len(decoding)
@@ -256,7 +256,7 @@ class Scheduler:
 
     @property
     def _reserved(self) -> int:
-        """Slots of those who run, and of their children to come."""
+        """Slots of running sequences and of their pending children."""
         return sum(map(self._slots_of, self.running))
 
     def _slots_of(self, sequence: Sequence) -> int:
@@ -264,18 +264,18 @@ class Scheduler:
 
     @property
     def _headroom(self) -> int:
-        """Pages that allocation leaves free for those who run: one each, but few of a large pool.
+        """Pages that allocation leaves to running sequences: one each, but few of a large pool.
 
-        Fewer cost more in preemptions than they gain, more leave memory idle (docs/performance.md).
+        Fewer cost more in preemptions than they gain; more leave memory idle (docs/performance.md).
         """
         return min(len(self.running), max(1, int(HEADROOM_SHARE * self._config.num_gpu_blocks)))
 
     def _spend_rest(self, plan: SchedulerOutput, first: int, budget: PromptBudget) -> None:
-        """What the shares left over goes to unfinished prompts, `first` advance and later."""
+        """Give what the shares left over to unfinished prompts, from index `first` on."""
         for index, advance in enumerate(plan.scheduled[first:], start=first):
             sequence = advance.sequence
             assert sequence.row is not None
-            # One whose next token is sampled in this step is done.
+            # A prompt whose next token is sampled in this step is complete.
             if budget.left and not sequence.in_flight:
                 room = self._memory.room(sequence.row)
                 more = min(sequence.num_remaining, budget.left, room)
@@ -286,8 +286,8 @@ class Scheduler:
                     self._move(index, more, plan)
 
     def _leaves_free(self, sequence: Sequence) -> int:
-        """Pages that must stay free when a sequence gets a row: for those who run, and, when it is
-        the first of its group, for the others."""
+        """Pages that must stay free when a sequence starts: for running ones and, if it is the
+        first of its group, for the rest of the group."""
         group = sequence.group
         if sequence is not group[0]:
             return 0
@@ -296,8 +296,8 @@ class Scheduler:
         return self._headroom + self._promised(sequence) + blocks_in_all(group, size) - alone
 
     def _promised(self, sequence: Sequence) -> int:
-        """Pages for the rest of running prompts of higher priority: what they were given by
-        displacing others must not go to those again."""
+        """Pages for the rest of running prompts of higher priority: the sequences that were
+        preempted for them must not take these back."""
         if not self._config.priority_preemption:
             return 0
         priority = sequence.request.sampling_params.priority
@@ -308,12 +308,12 @@ class Scheduler:
         )
 
     def _advance(self, sequence: Sequence, count: int, plan: SchedulerOutput) -> None:
-        """Note the step's work; `sequence` has slots for it already."""
+        """Add `count` tokens of `sequence` to the step; it has slots for them already."""
         plan.scheduled.append(ScheduledSequence(sequence, sequence.num_computed, count))
         self._move(len(plan.scheduled) - 1, count, plan)
 
     def _move(self, index: int, count: int, plan: SchedulerOutput) -> None:
-        """`count` more tokens of an advance; the next is sampled once all are computed."""
+        """Count `count` more tokens as computed; sample once none remain."""
         sequence = plan.scheduled[index].sequence
         sequence.num_computed += count
         if count > 1 or not sequence.in_flight:
