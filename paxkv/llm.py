@@ -165,7 +165,7 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
-        """Complete one prompt, yielding all that is known after each step with news.
+        """Complete one prompt, yielding the output so far after each step that adds to it.
 
         Leaving the iterator early aborts the request. Others may run beside it.
 
@@ -226,7 +226,7 @@ class LLM:
         return self._tokenizer
 
     def stats(self) -> Any:
-        """Figures of the engine, an `EngineStats`."""
+        """Engine statistics, an `EngineStats`."""
         return self._lock.call(self.engine.stats)
 
     def reset_prefix_cache(self) -> None:

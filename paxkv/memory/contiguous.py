@@ -1,4 +1,4 @@
-"""Memory as engines had it before paging: one reservation of the maximum length per sequence."""
+"""Contiguous allocation, for comparison: one reservation of the maximum length per sequence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paxkv.memory.tables import Rows
 
 
 class ContiguousManager(BlockManager):
-    """A block manager that gives a sequence the pages of the longest one at allocation.
+    """A block manager that reserves the maximum length for each sequence.
 
     For comparison with paging, in the same engine and the same pool. The pages of a reservation
     lie next to each other: they are taken and given back together. Nothing is shared, so there
@@ -23,7 +23,7 @@ class ContiguousManager(BlockManager):
     def __init__(
         self, num_blocks: int, block_size: int, *, max_rows: int, max_blocks_per_row: int
     ) -> None:
-        """Raises ValueError if the pool does not hold one reservation."""
+        """Allocate the pool. Raises ValueError if it does not hold one reservation."""
         if num_blocks < max_blocks_per_row:
             raise ValueError(
                 f"num_blocks={num_blocks} must be at least {max_blocks_per_row}, the reservation "

@@ -24,7 +24,7 @@ class PendingCopies:
         return self._count
 
     def add(self, sources: Int32Array, targets: Int32Array) -> None:
-        """`targets` are distinct pages just taken from the pool."""
+        """Add copies; `targets` are distinct pages just taken from the pool."""
         origin = self._source[sources]
         sources = np.where(origin > 0, origin, sources)
         self._source[targets] = sources

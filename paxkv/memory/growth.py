@@ -1,4 +1,4 @@
-"""How a batch of rows grows: how many pages that takes, and which of them must copy their tail."""
+"""Growth of a batch of rows: pages needed, and rows that must copy their tail page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paxkv.memory.state import MemoryState
 
 
 class GrowthPlan(NamedTuple):
-    """A growth worked out but not carried out; `[len(rows)]` unless said otherwise.
+    """A planned growth; arrays are `[len(rows)]` unless said otherwise.
 
     Attributes:
         rows: distinct live rows.

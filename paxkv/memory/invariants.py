@@ -1,4 +1,4 @@
-"""What must hold between any two calls of the block manager."""
+"""Invariants that hold between any two calls of the block manager."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def check_host_pool(held: list[Int32Array], pool: PagePool, landed: NDArray[np.b
 
 
 def check_host_copies(host_copies: HostCopies, pool: PagePool, host: PagePool) -> None:
-    """Pairs are mutual, as many as counted, and both pages hold what somebody wants."""
+    """Pairs are mutual, as many as counted, and both pages are in use or cached."""
     devices = np.flatnonzero(host_copies.host_of)
     hosts = host_copies.host_of[devices]
     _require(len(devices) == len(host_copies), "the number of pairs is wrong")
@@ -142,7 +142,7 @@ def check_host_copies(host_copies: HostCopies, pool: PagePool, host: PagePool) -
 
 
 def check_transfers(transfers: PendingTransfers, copies: PendingCopies, pool: PagePool) -> None:
-    """Copies and transfers of one step touch different pages, so that their order is no matter."""
+    """Copies and transfers of one step touch different pages, so their order does not matter."""
     arriving = transfers.arriving()
     _require(
         bool(np.all((pool.refs[arriving] > 0) | pool.cached[arriving])),

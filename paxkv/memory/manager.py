@@ -1,10 +1,9 @@
 """The block manager: which pages a sequence's KV lives in.
 
-Host side only, numpy arrays and one dictionary; what the pages contain is the device's business.
-Work on whole batches is done on whole arrays, so that a fork is a row gather and a free is one
-subtraction.
+Host side only: numpy arrays and one dictionary; the contents of pages live on the device. Batches
+are processed as whole arrays, so a fork is a row gather and a free is one subtraction.
 
-Sequences whose KV waits in host memory are `swap`'s business (`paxkv.memory.swap`).
+`paxkv.memory.swap` manages sequences whose KV waits in host memory.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ class BlockManager(MemoryView):
             headroom: pages that must stay free beyond those taken.
             use_cache: False reads no cached page.
             cache_blocks: False leaves none.
-            resumed: the request was admitted before; it counts apart in `stats`.
+            resumed: the request was preempted; its lookups count apart in `stats`.
 
         Returns:
             None if there is no row or not enough room; nothing has changed then.
@@ -219,10 +218,10 @@ class BlockManager(MemoryView):
     def _plan(self, rows: Rows, num_tokens: ArrayLike) -> GrowthPlan:
         return plan_growth(self._state, self._tables.require_live(rows), num_tokens)
 
-    # Sharing and letting go
+    # Sharing and freeing
 
     def fork(self, source: int, count: int) -> Int32Array | None:
-        """`count` new rows that share all pages of row `source`, or None if rows run out.
+        """Fork `count` new rows that share all pages of row `source`; None if rows run out.
 
         Copies are made when a step starts: the first `append` to any of these rows belongs in a
         later step than the one that fills the slots `source` has now.
@@ -239,7 +238,7 @@ class BlockManager(MemoryView):
         """Make row `targets[i]` a copy of row `sources[i]`, for all i at once.
 
         All sources are read first, so this permutes (beam search); what a target held before is
-        let go. Sources are live rows, targets any distinct rows.
+        freed. Sources are live rows, targets any distinct rows.
         """
         read = self._tables.require_live(sources, distinct=False)
         written = self._tables.require_targets(targets)
@@ -251,7 +250,7 @@ class BlockManager(MemoryView):
         self._state.let_go(lost, columns)
 
     def fork_blocks(self, source: int, num_blocks: int) -> int | None:
-        """A new row that shares the first `num_blocks` pages of row `source`, all of them full.
+        """Fork a row that shares the first `num_blocks` pages of row `source`, all of them full.
 
         Returns None if there is no row.
 
@@ -289,7 +288,7 @@ class BlockManager(MemoryView):
     # Prefix cache
 
     def cache_blocks(self, row: int, token_ids: TokenIds, num_tokens: int) -> int:
-        """Let others hit the full blocks among the first `num_tokens` tokens of `row`.
+        """Enter the full blocks among the first `num_tokens` tokens of `row` into the prefix cache.
 
         Call it when those tokens are certain and their KV is written no later than in the next
         step (prompt: when scheduled; output: at commit). A block whose content is cached
@@ -323,7 +322,7 @@ class BlockManager(MemoryView):
         return self._row_hashes.may_cache(np.asarray(rows, np.int32), full)
 
     def withdraw(self, row: int, num_tokens: int) -> Int32Array:
-        """Take back what `row` cached past `num_tokens`: it was never computed.
+        """Drop what `row` cached past `num_tokens` from the prefix cache: it was never computed.
 
         For a row that is preempted, or whose step failed, after its blocks were cached.
 
@@ -333,7 +332,7 @@ class BlockManager(MemoryView):
         return self._state.withdraw(self._tables.require_row(row), num_tokens)
 
     def reset_prefix_cache(self, weights_version: Identity = None) -> None:
-        """Forget all cached content. Live rows keep their pages and cache_blocks no more.
+        """Forget all cached content. Live rows keep their pages, but cache no more blocks.
 
         Args:
             weights_version: the version of the weights from now on, if it changes.
@@ -357,5 +356,5 @@ class BlockManager(MemoryView):
         return self._tables.take_patches()
 
     def patch_all(self) -> None:
-        """The device table is lost, or patches are: the next `take_patches` has everything."""
+        """Return every cell from the next `take_patches`: the device lost its table or patches."""
         self._tables.patch_all()

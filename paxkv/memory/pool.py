@@ -1,4 +1,4 @@
-"""Who holds which page: reference counts, free pages, evictable pages."""
+"""The page pool: reference counts, free pages, evictable pages."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class PagePool:
         """Take one reference away per mention (a page may be mentioned several times).
 
         Returns:
-            Indices into `pages` of those that nobody holds any more, each at its first mention.
-            They are in limbo until `settle` takes them.
+            Indices into `pages` of those without a reference now, each at its first mention. They
+            are in no state until `settle` files them.
         """
         np.subtract.at(self.refs, pages, np.int32(1))
         idle = np.flatnonzero(self.refs[pages] == 0)
@@ -87,7 +87,7 @@ class PagePool:
         return idle[self._mention[pages[idle]] == idle]
 
     def settle(self, idle: Int32Array) -> None:
-        """File pages that nobody holds: cached ones as most recently used, others as free."""
+        """File pages without references: cached ones as most recently used, others as free."""
         known = self.cached[idle]
         if known.any():
             self.evictable.append(idle[known])
@@ -96,7 +96,7 @@ class PagePool:
         self._num_free += len(idle)
 
     def forget_all(self) -> None:
-        """Nothing is cached any more: evictable pages become free."""
+        """Forget all cached pages: evictable ones become free."""
         self.cached[:] = False
         self.settle(self.evictable.pop(len(self.evictable)))
 

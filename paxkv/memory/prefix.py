@@ -1,4 +1,4 @@
-"""Prefix cache: which page holds which run of tokens, keyed by a chain of block hashes."""
+"""Prefix cache: full blocks of tokens to pages, keyed by a chain of block hashes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def hash_block(parent: Block, token_ids: TokenIds, block_size: int, block_hash: 
 
 
 class HashChain:
-    """The blocks of one request, hashed once each and kept over waiting and preemption.
+    """The block hashes of one request, each computed once and kept through preemption.
 
     A request owns one and passes it to `BlockManager.allocate` each time; its token ids may only
     grow at the end in between.
@@ -102,7 +102,7 @@ class HashChain:
         self.rebase(weights_version)
 
     def rebase(self, weights_version: Identity) -> None:
-        """Start again for other weights: no digest made before matches one made after."""
+        """Start over for other weights: old digests match no new ones."""
         self.weights_version = weights_version
         payload = repr((self.salt, self.adapter, weights_version)).encode()
         self.root = Block(self._hash(b"", payload), payload, None)
@@ -173,9 +173,9 @@ class PrefixIndex:
 
 @dataclass(slots=True)
 class Suspended:
-    """What `RowHashes` knew of a row that was swapped out.
+    """State of `RowHashes` for a row that was swapped out.
 
-    blocks: those cached or hit, from the first on.
+    blocks: the leading blocks, cached or hit.
     """
 
     enabled: bool
@@ -185,11 +185,11 @@ class Suspended:
 
 
 class RowHashes:
-    """Per row: which of its leading full blocks have been offered to the prefix cache.
+    """Per row: which of its leading full blocks have been entered into the prefix cache.
 
     Attributes:
         index: the prefix cache itself.
-        enabled: `[max_rows]` bool, whether the row may cache_blocks.
+        enabled: `[max_rows]` bool, whether the row may cache blocks.
         done: `[max_rows]` int32, leading blocks that need no caching any more.
         hits: `[max_rows]` int32, leading blocks that came from the cache.
     """
@@ -207,7 +207,7 @@ class RowHashes:
     def match(self, chain: HashChain, token_ids: TokenIds) -> Int32Array:
         """Pages that hold the longest cached run of leading blocks.
 
-        The last token is left out: it is always computed, what is sampled comes from it.
+        The last token is left out: it is always computed, since sampling needs its hidden state.
         """
         pages: list[int] = []
         for column in range((len(token_ids) - 1) // self._block_size):
@@ -218,14 +218,14 @@ class RowHashes:
         return np.array(pages, np.int32)
 
     def start(self, row: int, chain: HashChain, num_hits: int, *, enabled: bool) -> None:
-        """A new sequence in `row`, whose first `num_hits` blocks came from the cache."""
+        """Start a sequence in `row` whose first `num_hits` blocks came from the cache."""
         self.enabled[row] = enabled
         self.done[row] = self.hits[row] = num_hits
         self._last[row] = chain.blocks[num_hits - 1] if num_hits else chain.root
         self._chains[row] = chain
 
     def copy(self, sources: Int32Array, targets: Int32Array) -> None:
-        """Rows `targets` now have the content of rows `sources`."""
+        """Copy rows `sources` to rows `targets`."""
         self.enabled[targets] = self.enabled[sources]
         self.done[targets] = self.done[sources]
         self.hits[targets] = self.hits[sources]
@@ -234,13 +234,13 @@ class RowHashes:
         self._chains[targets[sources != targets]] = None
 
     def stop(self, rows: int | Int32Array) -> None:
-        """The sequences in `rows` are over."""
+        """Forget the sequences in `rows`."""
         self.enabled[rows] = False
         self.done[rows] = self.hits[rows] = 0
         self._last[rows] = self._chains[rows] = None
 
     def suspend(self, row: int) -> Suspended:
-        """What `resume` needs to go on later, maybe in another row."""
+        """Return what `resume` needs later, maybe in another row."""
         blocks: list[Block] = []
         block: Block = self._last[row]
         while block.parent is not None:
@@ -249,14 +249,14 @@ class RowHashes:
         return Suspended(bool(self.enabled[row]), block, tuple(blocks[::-1]), self._chains[row])
 
     def resume(self, row: int, suspended: Suspended) -> None:
-        """Go on in `row`. All its blocks are offered again: they may have been evicted."""
+        """Continue in `row`. All its blocks are entered again: they may have been evicted."""
         self.enabled[row] = suspended.enabled
         self.done[row] = self.hits[row] = 0
         self._last[row] = suspended.root
         self._chains[row] = suspended.chain
 
     def find(self, suspended: Suspended) -> list[int]:
-        """The page that has each of its blocks now, or 0."""
+        """The page that holds each block now, or 0."""
         if not suspended.enabled:
             return []
         return [self.index.find(block) for block in suspended.blocks]
@@ -278,17 +278,17 @@ class RowHashes:
         return [page for page, new in zip(pages.tolist(), blocks) if self.index.add(new, page)]
 
     def rewind(self, row: int, num_blocks: int) -> None:
-        """Blocks of `row` from `num_blocks` on count as never cached."""
+        """Mark blocks of `row` from `num_blocks` on as not cached."""
         self.done[row] = num_blocks
         while self._last[row].depth > num_blocks:
             self._last[row] = self._last[row].parent
 
     def shorten(self, row: int, num_blocks: int) -> None:
-        """`row` has only its first `num_blocks` blocks any more."""
+        """Keep only the first `num_blocks` blocks of `row`."""
         self.hits[row] = min(int(self.hits[row]), num_blocks)
         if self.done[row] > num_blocks:
             self.rewind(row, num_blocks)
 
     def may_cache(self, rows: Int32Array, num_blocks: Int32Array) -> NDArray[np.bool_]:
-        """Which of `rows` have some of their first `num_blocks` blocks left to cache_blocks."""
+        """Which of `rows` have some of their first `num_blocks` blocks left to cache."""
         return self.enabled[rows] & (num_blocks > self.done[rows])

@@ -1,4 +1,4 @@
-"""What the block manager answers."""
+"""Results of the block manager: allocations, growth, statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class OutOfBlocks(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A sequence got a row.
+    """A row granted to a sequence.
 
     Attributes:
         row: where its block table is.
@@ -28,7 +28,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What `append` did.
+    """The pages that `append` added or copied.
 
     Attributes:
         pages: pages added at the end of the row.
@@ -53,10 +53,10 @@ class MemoryStats:
         live_rows: sequences that hold a row.
         cow_copies: page copies made because a shared page was about to be written.
         evictions: cached pages given to someone else.
-        prefix_queries: prompt tokens of requests that looked into the prefix cache when first
-            admitted.
+        prefix_queries: prompt tokens of requests that looked into the prefix cache when they
+            first started.
         prefix_hits: how many of those tokens the cache had.
-        resumed_queries: like `prefix_queries`, for requests admitted again after preemption.
+        resumed_queries: like `prefix_queries`, for requests resumed after preemption.
         resumed_hits: like `prefix_hits`, for the same.
     """
 
@@ -87,7 +87,7 @@ class Snapshot:
         index: `(page, digest)` of every cached page, by page.
         copies: `(source, target)` of every pending copy.
         host: everything about swap space.
-        stats: the figures.
+        stats: the statistics.
     """
 
     rows: tuple[tuple[int, int, tuple[int, ...], int], ...]

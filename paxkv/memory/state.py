@@ -1,4 +1,4 @@
-"""All memory state in one place: the parts, what moves pages between them, the counters."""
+"""All memory state: pool, tables, prefix cache, pending copies and transfers, counters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MemoryState:
         self._hits = [0, 0]
 
     def take(self, count: int) -> Int32Array:
-        """`count` pages from the pool, each with one reference; at most `pool.num_available`."""
+        """Take up to `pool.num_available` pages from the pool, with one reference each."""
         pages, evicted = self.pool.take(count)
         if len(evicted):
             self.row_hashes.index.remove(evicted)
@@ -52,19 +52,19 @@ class MemoryState:
         self.release(pages[self.pool.drop(pages)])
 
     def stop(self, rows: int | Int32Array) -> None:
-        """Rows hold nothing any more; their pages are the caller's to let go."""
+        """Empty `rows`; the caller releases their pages."""
         self.tables.num_tokens[rows] = 0
         self.tables.live[rows] = False
         self.row_hashes.stop(rows)
 
     def let_go(self, pages: Int32Array, columns: Int32Array) -> None:
-        """Table cells in `columns` mention `pages` no longer; the tails are evicted first."""
+        """Drop a reference to each of `pages`, held in `columns`; the tails are evicted first."""
         idle = self.pool.drop(pages)
         pages, columns = pages[idle], columns[idle]
         self.release(pages[self.tables.tails_first(columns)])
 
     def release(self, idle: Int32Array) -> None:
-        """Pages that nobody holds any more, the first to be evicted first."""
+        """Release pages without references, given in the order of eviction."""
         if len(self.copies):
             self._cow_copies -= self.copies.cancel(idle)
             for source in self.copies.read_from(idle).tolist():
@@ -74,12 +74,12 @@ class MemoryState:
         self.pool.settle(idle)
 
     def _lose(self, pages: Int32Array) -> None:
-        """What `pages` hold is of no use to anybody any more."""
+        """Discard the contents of `pages`."""
         self.transfers.cancel(pages)
         self.host_copies.part_devices(pages)
 
     def _undo_copy(self, source: int) -> np.int32:
-        """The last owner of a page left before the page was copied: no copy is needed.
+        """Undo a pending copy of a page whose last owner has left.
 
         Of the rows that wait for one, the lowest gets the page itself; returns the page that is
         idle instead.
@@ -120,7 +120,7 @@ class MemoryState:
         return sharing[sharing != row]
 
     def count_lookup(self, queries: int, hits: int, *, resumed: bool) -> None:
-        """An admitted request had `hits` of its `queries` tokens in the prefix cache."""
+        """Count a request that found `hits` of its `queries` tokens in the prefix cache."""
         self._queries[resumed] += queries
         self._hits[resumed] += hits
 

@@ -1,4 +1,4 @@
-"""Swap space: sequences whose KV waits in host memory."""
+"""Swap space: host memory for the KV of preempted sequences."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class SwapStats:
 
 
 class SwapSpace:
-    """Host pages, the sequences that hold them, and what must be moved.
+    """Host pages, the sequences that hold them, and pending transfers.
 
     A second `PagePool`. A page that several sequences share moves once in either direction and is
     shared again afterwards (`HostCopies`); one that is still on the device, held by others or
-    cached, is taken from there. A host page is read only after its copy has landed, and given to
-    nobody else before.
+    cached, is taken from there. A host page is neither read nor reused before its copy has
+    landed.
 
     Args:
         state: the device's side.
@@ -131,7 +131,7 @@ class SwapSpace:
             landed yet. `num_cached_tokens` are those it had.
 
         Raises:
-            ValueError: `swapped` is not here, or would outgrow its block table.
+            ValueError: `swapped` is not in host memory, or would outgrow its block table.
         """
         self._require(swapped)
         size = self._tables.block_size
@@ -162,7 +162,7 @@ class SwapSpace:
         return Allocation(row, swapped.num_tokens, num_tokens)
 
     def _pair(self, pages: Int32Array, swapped: Swapped) -> None:
-        """Note that full `pages` and the host pages they came from hold the same."""
+        """Pair full `pages` with the host pages they came from: both hold the same."""
         full = swapped.num_tokens // self._tables.block_size
         pages, hosts = pages[:full], swapped.pages[:full]
         self._host_copies.part_hosts(hosts[self._host_copies.device_of[hosts] != pages])
@@ -181,10 +181,10 @@ class SwapSpace:
         return pages
 
     def cost(self, rows: Rows) -> tuple[int, int]:
-        """What preempting distinct `rows` costs: pages to move, there and back, and tokens to
-        recompute. A page that they share moves once and is computed once.
+        """Cost of preempting distinct `rows`: pages to move, there and back, and tokens to
+        recompute. A page that they share counts once.
 
-        A page that others hold comes back by itself if it is cached, either way.
+        A cached page that others hold costs nothing to get back, either way.
         """
         batch = self._tables.require_live(rows)
         held, columns = self._tables.flat(batch)
@@ -199,13 +199,13 @@ class SwapSpace:
         return out + back, int(filled[~cached].sum())
 
     def discard(self, swapped: Swapped) -> None:
-        """End a swapped sequence. Raises ValueError if it is not here."""
+        """End a swapped sequence. Raises ValueError if it is not in host memory."""
         self._require(swapped)
         self._let_go(swapped)
 
     def _require(self, swapped: Swapped) -> None:
         if id(swapped) not in self._held:
-            raise ValueError("swapped is no sequence in host memory")
+            raise ValueError("swapped is not a sequence in host memory")
 
     def _let_go(self, swapped: Swapped) -> None:
         del self._held[id(swapped)]
@@ -214,7 +214,7 @@ class SwapSpace:
         self._pool.settle(idle[self._landed[idle]])
 
     def forget_cached(self) -> None:
-        """The prefix cache was emptied: what is here neither hits it nor goes into it again."""
+        """Bar swapped sequences from the prefix cache, which was emptied."""
         for swapped in self._held.values():
             swapped.hashes.enabled = False
 
@@ -229,16 +229,16 @@ class SwapSpace:
     # For the device step
 
     def take_transfers(self) -> Transfers:
-        """What the next step must move."""
+        """Take the transfers of the next step."""
         return self._transfers.take()
 
     def landed(self, hosts: Int32Array) -> None:
-        """The copies into `hosts`, moved out by an earlier step, are complete."""
+        """Note that the copies into `hosts`, launched by an earlier step, are complete."""
         self._landed[hosts] = True
         self._pages_out += len(hosts)
         self._pool.settle(hosts[self._pool.refs[hosts] == 0])
 
-    # Proof
+    # Statistics and checks
 
     def stats(self) -> SwapStats:
         return SwapStats(

@@ -57,7 +57,7 @@ class BlockTables:
         return block[inside], np.broadcast_to(columns, inside.shape)[inside]
 
     def tails_first(self, columns: Int32Array) -> NDArray[np.intp]:
-        """The order that brings the highest of `columns` first and keeps it otherwise."""
+        """Stable order with the highest of `columns` first."""
         # 16-bit keys are sorted by radix, several times faster.
         small = self.max_columns < 2**15
         return np.argsort((-columns).astype(np.int16 if small else np.int32), kind="stable")
@@ -68,7 +68,7 @@ class BlockTables:
         return rows if len(rows) == count else None
 
     def start(self, row: int, pages: Int32Array, num_tokens: int) -> None:
-        """A spare row becomes live, with these pages and slots."""
+        """Make a spare row live, with these pages and slots."""
         columns = np.arange(len(pages), dtype=np.int32)
         self.write(np.full(len(pages), row, np.int32), columns, pages)
         self.num_tokens[row] = num_tokens

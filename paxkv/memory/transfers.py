@@ -1,4 +1,4 @@
-"""Pages that the next device step must move to or from host memory."""
+"""Page transfers between device and host memory, pending for the next step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paxkv.memory.pool import Int32Array
 
 
 class Transfers(NamedTuple):
-    """What one step transfers; all page ids int32, pages of each list distinct.
+    """Page transfers of one step; all page ids int32, pages of each list distinct.
 
-    A step makes them in this order: read `out_devices`, write `in_devices`, copy pages, of which
-    none arrives in the same step, then run the layers. What was read goes to `out_hosts` whenever
-    it arrives there, but not before `in_hosts` have been read.
+    The order in a step: read `out_devices`, write `in_devices`, copy pages (none that arrives in
+    the same step), then run the layers. What was read lands in `out_hosts` at any later time, but
+    not before `in_hosts` have been read.
     """
 
     out_devices: Int32Array
@@ -58,7 +58,7 @@ class PendingTransfers:
         return bool(self._num_coming and self._coming[devices].any())
 
     def cancel(self, devices: Int32Array) -> None:
-        """Move nothing into `devices`, where anything was to come."""
+        """Cancel transfers into `devices`, where there are any."""
         if self._num_coming:
             self._num_coming -= int(np.count_nonzero(self._coming[devices]))
             self._coming[devices] = 0
@@ -69,7 +69,7 @@ class PendingTransfers:
         self._out.clear()
 
     def take(self) -> Transfers:
-        """All of them, which are then no longer pending."""
+        """Return all pending transfers and clear them."""
         if not self:
             return NO_TRANSFERS
         devices = np.concatenate([NOTHING, *(devices for devices, _ in self._out)])

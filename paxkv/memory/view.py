@@ -1,4 +1,4 @@
-"""What a block manager shows of itself."""
+"""Read-only view of a block manager."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paxkv.memory.tables import BlockTables, Rows
 
 
 class MemoryView:
-    """The part of `BlockManager` that changes nothing."""
+    """The read-only part of `BlockManager`."""
 
     num_blocks: int
     block_size: int
@@ -56,7 +56,7 @@ class MemoryView:
 
     @property
     def num_free_blocks(self) -> int:
-        """Pages that can be given out: free ones and cached ones nobody uses."""
+        """Pages that can be allocated: free ones, and cached ones without references."""
         return self._pool.num_available
 
     @property

@@ -1,4 +1,4 @@
-"""A model's parameters, which may still be on their way while programs are compiled."""
+"""Weights of a model, read by a thread while programs compile."""
 
 from __future__ import annotations
 

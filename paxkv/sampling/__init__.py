@@ -1,1 +1,1 @@
-"""Sampling: what a request asks for (`params`), and the device functions that sample its tokens."""
+"""Sampling: parameters of a request, and the device functions that sample its tokens."""

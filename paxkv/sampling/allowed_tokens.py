@@ -10,7 +10,7 @@ from paxkv.sampling.sampling_params import SamplingParams
 
 
 class NoTokenAllowed(ValueError):
-    """Bans and allowed_token_ids together leave a request nothing to sample."""
+    """Error of a request to which bans and allowed_token_ids leave no token."""
 
 
 def bad_word_sequences(

@@ -1,4 +1,4 @@
-"""What a request changes in its logits before anything is chosen: bias, penalties, bans."""
+"""Edits of logits before sampling: bias, penalties, bans."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class TopLogprobs(NamedTuple):
 def top_logprobs(
     logits: jax.Array, tokens: jax.Array, k: int, wanted: jax.Array | bool = True
 ) -> TopLogprobs:
-    """Of raw float32 logits [R, V]: before temperature, penalties, filters, bias and bans.
+    """Log-probabilities of raw float32 logits [R, V], before temperature, filters and all edits.
 
     tokens: int32 [R]. k: static, at most V. wanted: bool scalar; False skips the work and
     returns zeros.
@@ -85,7 +85,7 @@ def as_logprobs(logits: jax.Array, beams: jax.Array) -> jax.Array:
 def beam_candidates(
     logprobs: jax.Array, ends: jax.Array, beams: jax.Array, width: int
 ) -> BeamCandidates:
-    """Of `logprobs` [R, V], after the edits, what a search of up to `width` beams can need.
+    """Candidates among `logprobs` [R, V], after the edits, for a search of up to `width` beams.
 
     ends: uint32 [R, ceil(V / 32)], bits of the tokens that end a beam. At most `width` of them can
     be among the best candidates of all beams, and twice as many others: those that go on, and as

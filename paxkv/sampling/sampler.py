@@ -1,4 +1,4 @@
-"""Choosing one token per row on device."""
+"""The sampler: one token per row, on the device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paxkv.sampling.top_k import BLOCK, in_blocks, kth_threshold, padded_to_bloc
 
 
 class SamplingRows(NamedTuple):
-    """How each of R rows is sampled; all [R] except key. Zeros are a greedy row (padding).
+    """Sampling settings of R rows; all [R] except key. Zeros are a greedy row (padding).
 
     temperature: float32, 0 is greedy. top_k: int32, 0 is off. top_p: float32, read only where
     0 < top_p < 1. min_p: float32, 0 is off. key: uint32 [R, 2], `keys.split_seed`. child: int32.
@@ -106,11 +106,11 @@ def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 def _sample(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Array) -> jax.Array:
-    """Columns [R] sampled from softmax(blocks / temperature) under min_p, top_k, then top_p.
+    """Sample columns [R] from softmax(blocks / temperature) under min_p, top_k, then top_p.
 
-    top_p needs no threshold: a token sampled from the survivors stays if those more likely than it
-    hold less than top_p of their mass, else the sample is repeated among the more likely ones. What
-    is sampled so has exactly the distribution of the nucleus, and each attempt costs one pass.
+    top_p needs no threshold. A token sampled from the survivors is kept if the more likely ones
+    hold less than top_p of the mass; otherwise sampling is repeated among the more likely ones.
+    The result has exactly the distribution of the nucleus, and each attempt costs one pass.
     """
     temperature = jnp.asarray(rows.temperature)
     scale = (1.0 / jnp.where(temperature > 0, temperature, 1.0))[:, None, None]
@@ -132,7 +132,7 @@ def _sample(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Arra
     State = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
     def attempt(state: State) -> State:
-        """Judge the token sampled last by what is above it, and sample another from there."""
+        """Test the last token by the mass above it, and sample another from there."""
         number, tokens, values, settled, wanted = state
         sums = weigh(blocks, values).sum(-1)
         mass = sums.sum(-1)
@@ -154,7 +154,7 @@ def _sample(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Arra
 
 
 def sample_tokens(logits: jax.Array, rows: SamplingRows) -> Sampled:
-    """One token per row of float32 logits [R, V], after `edit_logits`.
+    """Sample one token per row of float32 logits [R, V], after `edit_logits`.
 
     Greedy rows take the first largest entry. The others are sampled with a key of their own, under
     min_p, then top_k, then top_p on what is left, renormalised (vLLM's order); entries equal to

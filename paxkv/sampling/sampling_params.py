@@ -1,4 +1,4 @@
-"""SamplingParams: what one request asks of the sampler, checked at construction."""
+"""SamplingParams: sampling options of one request, validated at construction."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class SamplingParams:
         self._check_beams()
 
     def _checked(self) -> dict[str, object]:
-        """Every field in its stored form: lists as tuples, numbers as int and float."""
+        """Validate; return every field as stored: lists as tuples, numbers as int and float."""
         n = checks.integer("n", self.n, 1, MAX_CHILDREN)
         best_of = self.best_of
         if best_of is not None:

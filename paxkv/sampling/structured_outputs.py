@@ -1,4 +1,4 @@
-"""StructuredOutputsParams: the form that an answer must have."""
+"""StructuredOutputsParams: the schema, expression or grammar that an answer must match."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FormError(ValueError):
 
 
 class FormSource(NamedTuple):
-    """What a grammar is compiled from.
+    """Source of a compiled grammar.
 
     kind: one of KINDS. text: of that field. compact: no white space between JSON's tokens.
     closed: objects that name their properties have no others.

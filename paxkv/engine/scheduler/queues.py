@@ -114,7 +114,7 @@ class Queues:
         return sequence.chain
 
     def _join(self, sequence: Sequence, most: int) -> Allocation | None:
-        """Fork a row from the one it shares blocks with; grant slots to at most `most` more tokens."""
+        """Fork a row from the one it shares blocks with; grant slots to at most `most` tokens."""
         assert sequence.shared_prefix is not None
         beside, num_blocks = sequence.shared_prefix
         cached = num_blocks * self._memory.block_size
