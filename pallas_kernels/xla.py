@@ -302,11 +302,11 @@ def write_kv(
     slots = k_pages.at[page, :, :, offset] if transposed_keys else k_pages.at[page, :, offset]
     factors = []
     if k_scale is not None and v_scale is not None:
-        k, k_scale = quantize(k, k_pages.dtype)
-        v, v_scale = quantize(v, v_pages.dtype)
+        k, new_k_scale = quantize(k, k_pages.dtype)
+        v, new_v_scale = quantize(v, v_pages.dtype)
         factors = [
-            scale.at[page, offset].set(factor, mode="promise_in_bounds")
-            for scale, factor in ((k_scale, k_scale), (v_scale, v_scale))
+            scale.at[page, offset].set(new, mode="promise_in_bounds")
+            for scale, new in ((k_scale, new_k_scale), (v_scale, new_v_scale))
         ]
     return (
         slots.set(k.astype(k_pages.dtype), mode="promise_in_bounds"),

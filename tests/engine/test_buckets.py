@@ -17,8 +17,8 @@ LIMITS = st.sampled_from([16, 31, 64, 100, 512, 2048, 5000, 8192])
 @given(LIMITS, st.data())
 def test_a_step_advances_prompts_and_costs_less_where_it_is_cut(limit: int, data: st.DataObject):
     sizes = Buckets.choose(min(64, limit), limit).mixed
-    decoding = data.sample(st.integers(0, min(64, limit) - 1))
-    wanted = data.sample(st.integers(decoding + 1, 2 * limit))
+    decoding = data.draw(st.integers(0, min(64, limit) - 1))
+    wanted = data.draw(st.integers(decoding + 1, 2 * limit))
     buckets = Buckets((), sizes, (64,))
     taken = buckets.tokens_of_step(wanted, decoding)
     assert taken in sizes

@@ -91,7 +91,7 @@ def test_one_that_ageing_has_brought_forward_is_left_in_peace() -> None:
     urgent = Asked(3, 4, step=10, priority=1)
     batch = replace(SLOTS, max_num_seqs=1)
     assert len(run([old, urgent], batch).scheduler.noted) == 1
-    assert not run([old, urgent], batch, replace(ON, aging_steps=2)).scheduler.noted
+    assert not run([old, urgent], batch, ON | {"priority_aging_steps": 2}).scheduler.noted
 
 
 # No thrash
@@ -145,7 +145,7 @@ def every_displacement_costs_a_token(driver: Driver) -> None:
 @profile(120)
 @given(streams(), BATCHES, st.sampled_from([None, 3]), st.booleans())
 def test_nobody_is_moved_to_and_fro_and_all_end(asked, batch, aging, ahead):
-    driver = run(asked, batch, replace(ON, aging_steps=aging), ahead)
+    driver = run(asked, batch, ON | {"priority_aging_steps": aging}, ahead)
     every_displacement_costs_a_token(driver)
     assert all(told.ended is not None for told in driver.told)
 

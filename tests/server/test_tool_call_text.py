@@ -126,7 +126,7 @@ ANSWERS = st.lists(PIECES, max_size=14).map("".join)
 
 
 def in_parts(data: st.DataObject, text: str) -> list[str]:
-    cuts = sorted(data.sample(st.lists(st.integers(0, len(text)), max_size=8)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)])]
 
 
@@ -164,9 +164,9 @@ OBJECTS = st.dictionaries(st.text(max_size=4), VALUES, max_size=3)
 )
 def test_forced_calls_in_pieces(calls: list[tuple[str, Any]], data: st.DataObject) -> None:
     """Kind: a list of calls cut anywhere; of it, whole calls alone are told at once."""
-    indent = data.sample(st.sampled_from([None, 1]))
+    indent = data.draw(st.sampled_from([None, 1]))
     items = [{"name": name, "parameters": given} for name, given in calls]
-    text = json.dumps(items, indent=indent, ensure_ascii=data.sample(st.booleans()))
+    text = json.dumps(items, indent=indent, ensure_ascii=data.draw(st.booleans()))
     wanted = [(name, json.dumps(given)) for name, given in calls]
 
     def plain(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -175,7 +175,7 @@ def test_forced_calls_in_pieces(calls: list[tuple[str, Any]], data: st.DataObjec
     content, found, _ = streamed(ForcedCalls(), in_parts(data, text))
     assert (content, plain(found)) == ("", wanted)
     assert whole(ForcedCalls(), text)[:2] == ("", found)
-    cut = text[: data.sample(st.integers(0, len(text)))]
+    cut = text[: data.draw(st.integers(0, len(text)))]
     content, some, counted = whole(ForcedCalls(), cut)
     assert (content, plain(some)) == ("", wanted[: len(some)])
     content, told, also_counted = streamed(ForcedCalls(), in_parts(data, cut))
@@ -183,7 +183,7 @@ def test_forced_calls_in_pieces(calls: list[tuple[str, Any]], data: st.DataObjec
     assert len(told) - len(some) in (0, 1)  # what was told of a call cannot be taken back
     name, given = wanted[0]
     assert plain(streamed(ForcedCalls(name), in_parts(data, given))[1]) == wanted[:1]
-    shorter = given[: data.sample(st.integers(0, len(given) - 1))]
+    shorter = given[: data.draw(st.integers(0, len(given) - 1))]
     assert whole(ForcedCalls(name), shorter) == ("", [], False)
 
 
