@@ -1,4 +1,4 @@
-"""Answers: a call's result as one JSON document or as a stream of events."""
+"""Answers: the result of a request as one JSON document or as a stream of events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 
 class Format(Protocol):
-    """How a route puts results."""
+    """Format of a route's results."""
 
     def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]: ...
 
@@ -47,7 +47,7 @@ def json_response(value: Any) -> Response:
 async def answer(
     service: Service, http: HttpRequest, body: GenerationBody, call: PendingRequest, form: Format
 ) -> Response:
-    """The response to a submitted call; the call is aborted when the client goes.
+    """The response to a submitted request, which is aborted if the client disconnects.
 
     A stream begins when the engine does, so that what is refused before gets its status.
     """
@@ -77,7 +77,7 @@ async def prepared(service: Service, http: HttpRequest, make: Callable[[], T]) -
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client goes (ClientGone)."""
+    """Await `work`; cancel it and raise ClientGone if the client disconnects."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_gone(receive))
     try:
@@ -97,7 +97,7 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events of a call, which is closed at their end or when the client goes."""
+    """Server-sent events of a request, which is closed at their end or on disconnect."""
 
     media_type = "text/event-stream"
 
@@ -123,7 +123,7 @@ class EventStream(Response):
 async def chunks(
     call: PendingRequest, form: Format, *, usage: bool, always: bool = False
 ) -> AsyncIterator[bytes]:
-    """The events of a call's chunks, `[DONE]` at the end.
+    """Yield the events of a request's chunks, then `[DONE]`.
 
     usage: whether one more chunk tells it. always: whether every chunk does.
     """

@@ -125,7 +125,7 @@ def build_app(
 
 
 def _guard(app: FastAPI, service: Service) -> None:
-    """What a request passes before a route; the last one here is the first."""
+    """Add the middleware before the routes; the last one added runs first."""
     settings, limits = service.settings, service.limits
     keys, admin_keys = settings.keys()
     app.add_middleware(
@@ -161,7 +161,7 @@ async def _tell(http: HttpRequest, error: Exception) -> Response:
 
 
 async def _tell_invalid(http: HttpRequest, error: Exception) -> Response:
-    """The first field at fault, by name and without its value."""
+    """Report the first invalid field, by name and without its value."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":

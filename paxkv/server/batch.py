@@ -30,7 +30,7 @@ UNLIMITED = 10**9
 
 @dataclass
 class BatchSummary:
-    """How many lines were answered, have no answer, and were left from an earlier run."""
+    """Numbers of lines that were answered, failed, or were done by an earlier run."""
 
     answered: int = 0
     failed: int = 0
@@ -47,7 +47,7 @@ def run_batch(
     chat_template: str | None = None,
     progress: bool = True,
 ) -> BatchSummary:
-    """Answer every line of `source`; a line that cannot be has an error in its place.
+    """Answer every line of `source`; a line that fails has an error in its place.
 
     name: what the model is called in the lines. Raises ValueError if a file cannot be used, and
     OutputError if a result cannot be written.

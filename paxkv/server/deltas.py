@@ -1,4 +1,4 @@
-"""What a step brought for a request that somebody waits for."""
+"""What a step added to a request that a client waits for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paxkv.outputs import TokenLogprobs
 
 @dataclass(slots=True)
 class Piece:
-    """What one sequence gained. finish_reason: None unless it was the last.
+    """New output of one sequence. finish_reason: None unless it was the last.
 
     request: whose it is. child: the sequence's index.
     """
@@ -26,7 +26,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Deltas:
-    """What is new about a request after a step.
+    """New output of a request after a step.
 
     time: seconds of `time.monotonic`. num_tokens: sampled by all its sequences in this step.
     ended: the finish reason, None while it runs.
@@ -40,13 +40,13 @@ class Deltas:
 
     @property
     def first_token(self) -> float:
-        """When the request's first token came, at a time when one has; beams are told of late."""
+        """Time of the request's first token, once it has one; beams report it late."""
         first = self.request.first_token
         return self.time if first is None else first
 
 
 class Watcher:
-    """Follows one request in the engine's thread and tells each thing once."""
+    """Follows one request in the engine's thread; reports each change once."""
 
     def __init__(self, request: Request, streaming: bool) -> None:
         self.request = request
@@ -56,7 +56,7 @@ class Watcher:
         self._num_tokens = 0
 
     def look(self, now: float) -> Deltas:
-        """The news since the last look."""
+        """Return the changes since the last call."""
         request = self.request
         total = self._num_tokens
         if not request.is_beam_group or request.finished:  # beams come and go

@@ -1,4 +1,4 @@
-"""EngineLoop: the engine in a thread of its own, and how asyncio talks to it."""
+"""EngineLoop: the engine in its own thread, and its interface to asyncio."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Observer(Protocol):
-    """Counts what happens; called in the event loop's thread."""
+    """Observer of requests and steps, called in the event loop's thread."""
 
     def arrived(self, request: Request) -> None: ...
 
@@ -36,13 +36,13 @@ class Observer(Protocol):
 
 
 class EngineLoop:
-    """Steps the engine while there is work, and tells each call what the steps brought.
+    """Steps the engine while there is work, and passes each call its new output.
 
-    The engine is touched by its thread alone, between steps at the request of others; one wake-up
-    of the event loop carries the news of a step, so that HTTP work delays no step. Everything
-    else here belongs to the event loop's thread.
+    Only the engine's thread touches the engine; other threads post functions that it runs between
+    steps. One wake-up of the event loop carries all changes of a step, so HTTP work delays no
+    step. Everything else here belongs to the event loop's thread.
 
-    engine: to be stepped by nobody else from `start` on.
+    engine: stepped by this loop alone from `start` on.
     max_queue_wait: seconds a request may wait to be scheduled.
     """
 
@@ -72,7 +72,7 @@ class EngineLoop:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; to be called within the event loop it is to report to."""
+        """Start the thread; call it within the event loop that it reports to."""
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -85,7 +85,7 @@ class EngineLoop:
     ) -> PendingRequest:
         """Queue the requests of a call, all or none.
 
-        deadline: seconds from now. Raises ApiError if nothing is taken now.
+        deadline: seconds from now. Raises ApiError if no work is accepted now.
         """
         self.check()
         self.backlog.enter(requests)
@@ -123,7 +123,7 @@ class EngineLoop:
             )
 
     def _close(self, call: PendingRequest) -> None:
-        """Nobody waits for this call any more."""
+        """Forget a call, and abort its unfinished requests."""
         if call not in self.calls:
             return
         self.calls.discard(call)
@@ -143,7 +143,7 @@ class EngineLoop:
             self._idle.set()
 
     def _stepped(self, num_tokens: int, deltas: list[Deltas], added: list[Request]) -> None:
-        """added: requests that were there for the first time when the step was scheduled."""
+        """added: requests that were new when the step was scheduled."""
         if num_tokens:
             for observer in self.observers:
                 observer.stepped(num_tokens)
@@ -165,7 +165,7 @@ class EngineLoop:
     # Looking at it
 
     async def ask(self, function: Callable[[Engine], T]) -> T:
-        """What `function` returns, called in the engine's thread between two steps."""
+        """Run `function` in the engine's thread between two steps; return its result."""
         self._check_alive()
         answer: asyncio.Future[T] = self._loop.create_future()
         self._questions.add(answer)
@@ -192,7 +192,7 @@ class EngineLoop:
 
     @property
     def stalled_for(self) -> float:
-        """Seconds the step that runs now has been running."""
+        """Seconds since the current step began."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -203,7 +203,7 @@ class EngineLoop:
     # The end
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing new, and let what runs end; abort what does not within `seconds`."""
+        """Refuse new work and let running requests end; abort those that take over `seconds`."""
         self.draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, and OpenAI's error object for it."""
+"""Errors of requests, as OpenAI's error objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTCOME = "paxkv.outcome"
 
 
 class ApiError(Exception):
-    """An error a client is told about.
+    """An error reported to the client.
 
     status: of HTTP. kind: the object's "type". param: the field at fault. code: for programs.
     retry_after: seconds after which trying again makes sense.
@@ -82,7 +82,7 @@ class ErrorResponse(Response):
 
 
 def note_error(scope: Scope, error: ApiError) -> None:
-    """Tell whoever logs and counts this request how it ends."""
+    """Record how this request ends, for logs and metrics."""
     scope.get(OUTCOME, {})["error"] = error
 
 
@@ -150,7 +150,7 @@ class HeadersTooLarge(ApiError):
 
 
 class ClientGone(ApiError):
-    """Nobody reads the answer; the status is only for the log."""
+    """The client has disconnected; the status is only for the log."""
 
     status = 499
     kind = "client_closed_request"
@@ -172,7 +172,7 @@ class Unavailable(ApiError):
 
 
 class HttpError(ApiError):
-    """What the framework refuses by itself: no such route, no such method (and which there are)."""
+    """Refusal by the framework: no such route, or no such method (and which there are)."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Forms of answers as requests ask for them, each under the field it was sent in."""
+"""Structured outputs of a request, each under the field it was sent in."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ RESPONSE_TYPES: dict[str, str | None] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SentForm(StructuredOutputsParams):
-    """A form that came in another field than structured_outputs, which errors name."""
+    """A structured output sent in another field than structured_outputs; errors name that field."""
 
     sent_as: str
 
 
 def sent_form(sent_as: str, **form: Any) -> SentForm:
-    """The form of a field. Raises BadRequest naming that field."""
+    """Parse a field's structured output. Raises BadRequest naming the field."""
     try:
         return SentForm(sent_as=sent_as, **form)
     except FormError as error:
@@ -44,7 +44,7 @@ def sent_form(sent_as: str, **form: Any) -> SentForm:
 
 
 def refused_form(error: FormError, sent_as: str | None = None) -> BadRequest:
-    """The refusal of a form that was sent as this field."""
+    """Error for a structured output that was sent in this field."""
     if sent_as is None:
         return BadRequest(str(error), param="structured_outputs")
     return BadRequest(f"{sent_as} {error.reason}", param=sent_as)
@@ -53,7 +53,7 @@ def refused_form(error: FormError, sent_as: str | None = None) -> BadRequest:
 def response_form(
     response_format: Mapping[str, Any] | None, *, open_objects: bool = False
 ) -> SentForm | None:
-    """The form of OpenAI's response_format; None for plain text.
+    """Parse OpenAI's response_format; None for plain text.
 
     open_objects: leave objects of a schema open that say nothing of additionalProperties and are
     not strict.

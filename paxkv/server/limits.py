@@ -1,4 +1,4 @@
-"""RequestLimits: what one request may ask of the server."""
+"""RequestLimits: bounds on everything a request may ask for."""
 
 from __future__ import annotations
 

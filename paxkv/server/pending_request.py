@@ -1,4 +1,4 @@
-"""Call: the engine requests of one HTTP call, as asyncio sees them."""
+"""PendingRequest: the engine requests of one HTTP call, awaited by asyncio."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from paxkv.server.errors import ApiError, BadRequest, EngineFault
 
 
 class PendingRequest:
-    """Waits for its requests; whoever leaves early closes it, which aborts them.
+    """Waits for its requests; closing it early aborts them.
 
-    Deltas that nobody has read yet is kept as pieces, never more than the whole answer: a slow
-    reader costs memory up to that and delays nobody. All methods are for the event loop's thread.
+    Unread output is kept as pieces, at most the whole answer: a slow reader costs memory up to
+    that and delays no other client. All methods are for the event loop's thread.
 
     streaming: whether pieces are wanted; otherwise the finished requests are all that is.
     """
@@ -44,7 +44,7 @@ class PendingRequest:
         self._changed.set()
 
     def fail(self, error: ApiError) -> None:
-        """End the wait for everything that is not there yet."""
+        """End the wait for all results that are still missing."""
         if self.unfinished and self._error is None:
             self._error = error
             self._changed.set()
@@ -65,7 +65,7 @@ class PendingRequest:
         return self.requests
 
     async def pieces(self) -> AsyncIterator[list[Piece]]:
-        """What is new, until all is told. Raises ApiError after what was there before it."""
+        """Yield new pieces until the end. Raises ApiError after the pieces that came before it."""
         while True:
             new, self._pieces = self._pieces, []
             if new:
@@ -85,7 +85,7 @@ class PendingRequest:
 
     @property
     def error(self) -> ApiError | None:
-        """Why it ends early, if it does."""
+        """The error that ends it early, None without one."""
         return self._error
 
     def _check(self) -> None:
@@ -93,12 +93,12 @@ class PendingRequest:
             raise self._error
 
     def close(self) -> None:
-        """Nobody waits any more: abort what has not ended."""
+        """Stop waiting; abort unfinished requests."""
         self._close(self)
 
 
 def failure(request: Request) -> ApiError:
-    """The error of a failed request. Parameters that edit logits can leave nothing to sample."""
+    """The error of a failed request. Edits of the logits can leave nothing to sample."""
     assert request.error is not None
     params = request.sampling_params
     edits = (

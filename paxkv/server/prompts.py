@@ -1,4 +1,4 @@
-"""From the fields of a request to the engine's requests; runs in a worker thread."""
+"""Conversion of a body's fields to engine requests; runs in a worker thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the requests of an engine do: each runs, waits, or waits in host memory."""
+"""States of an engine's requests: running, waiting, or swapped to host memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ State = Literal["running", "swapped", "waiting"]
 
 
 def request_states(scheduler: Scheduler) -> dict[Request, State]:
-    """Every request and its state, in the order of ranks: those that run, then those in line.
+    """Every request and its state, by rank: running ones first, then waiting ones.
 
-    One with a sequence that runs is running, else one with a sequence in host memory is swapped.
+    A request with a running sequence is running; otherwise, one with a swapped sequence is swapped.
     """
     states: dict[Request, State] = {s.request: "running" for s in scheduler.running}
     swapped = {sequence.request for sequence in scheduler.swapped}

@@ -1,4 +1,4 @@
-"""The JSON bodies of requests: what they may hold, and what of it is refused by name."""
+"""Schemas of JSON bodies, and fields that are refused by name."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _with_text_keys(hint: Any) -> Any:
 
 
 class Body(BaseModel):
-    """A field that is null counts as not given; one that nobody knows is ignored."""
+    """Base of all bodies. A null field counts as absent; an unknown one is ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -87,7 +87,7 @@ class StreamOptions(Body):
 
 
 class GenerationBody(SamplingFields):
-    """What every route that generates understands, besides all of SamplingParams.
+    """Fields of every generating route, besides all of SamplingParams.
 
     timeout: seconds after which the request ends with status 408. truncate_prompt_tokens: only so
     many of the prompt's last tokens count; -1 for as many as leave room for max_tokens.

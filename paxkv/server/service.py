@@ -1,4 +1,4 @@
-"""Service: what the routes share."""
+"""Service: the model and engine loop that all routes share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORKERS = 2
 
 
 class Model(Protocol):
-    """What is served; `paxkv.LLM` is one."""
+    """Interface of a served model; `paxkv.LLM` is one."""
 
     engine: Engine
     input_processor: InputProcessor
@@ -109,7 +109,7 @@ class Service:
             )
 
     async def work(self, function: Callable[[], T]) -> T:
-        """The result of `function`, called in a worker thread."""
+        """Run `function` in a worker thread; return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function)
 
     @cached_property
@@ -179,7 +179,7 @@ class Service:
         return cut
 
     def submit(self, body: GenerationBody, requests: list[Request]) -> PendingRequest:
-        """Queue them. Raises ApiError if nothing is taken now."""
+        """Queue requests. Raises ApiError if no work is accepted now."""
         deadline = self.deadline(body.timeout)
         return self.loop.submit(requests, streaming=bool(body.stream), deadline=deadline)
 
@@ -188,7 +188,7 @@ class Service:
         return min(timeout or self.limits.max_request_seconds, self.limits.max_request_seconds)
 
     async def drain(self) -> None:
-        """Take nothing new, and let what runs end; a grammar that waits does not run."""
+        """Refuse new work and let running requests end; waiting grammars count as new."""
         self.loop.draining = True
         if "grammar_queue" in self.__dict__:
             self.grammar_queue.refuse()
@@ -205,7 +205,7 @@ def new_id(kind: str) -> str:
 
 
 def usage(requests: list[Request], completion_tokens: int) -> dict[str, Any]:
-    """The tokens that were read and written."""
+    """OpenAI's usage object: prompt and generated tokens."""
     prompt = sum(request.num_prompt for request in requests)
     return {
         "prompt_tokens": prompt,

@@ -1,4 +1,4 @@
-"""ServerSettings: what `paxkv serve` can be told besides the engine's options and the limits."""
+"""ServerSettings: options of `paxkv serve` besides the engine's and the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detokenizer: the text of one sequence, as its tokens arrive."""
+"""Detokenizer: the text of one sequence, token by token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_byte_level(tokenizer: Tokenizer) -> bool:
 
 
 class Detokenizer:
-    """EngineLock token ids into text piece by piece.
+    """Turn token ids into text piece by piece.
 
     The pieces and the last `flush` join to `tokenizer.decode` of all pushed ids. A character
     whose bytes are split over tokens is held until its last byte is there; of a byte-level token
@@ -55,7 +55,7 @@ class Detokenizer:
         self._stream = self._new_stream(self._context)
 
     def copy(self) -> Detokenizer:
-        """One in the same state that goes its own way."""
+        """Return an independent copy in the same state."""
         other = copy(self)
         other._stream = copy(self._stream)
         other._ids, other._pending = list(self._ids), list(self._pending)

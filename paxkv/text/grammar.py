@@ -1,4 +1,4 @@
-"""Grammars: which tokens keep an answer within the form that was asked for.
+"""Grammars: which tokens keep an answer within its structured output.
 
 The work is llguidance's: it compiles a schema, an expression or a grammar together with the
 vocabulary, and tells after every token which ones may follow, as bits.
@@ -31,18 +31,18 @@ BETWEEN_TOKENS = r"[ \n]"  # at most once, so that no answer ends in endless whi
 
 
 class Grammar:
-    """Where one answer stands in its grammar."""
+    """State of one answer in its grammar."""
 
     def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
 
     def copy(self) -> Grammar:
-        """Another answer that stands here."""
+        """Return an independent copy in the same state."""
         return Grammar(self._matcher.deep_copy(), self._vocab_size)
 
     def accept(self, token: int) -> None:
-        """Go on by `token`, one of those `allowed` offered."""
+        """Advance by `token`, one of those that `allowed` offered."""
         self._matcher.consume_token(token)
 
     @property
@@ -73,7 +73,7 @@ class Grammar:
 
 
 class Grammars:
-    """Compiles for one vocabulary, and remembers what was compiled last. Safe in threads.
+    """Compiles grammars for one vocabulary, with a cache of recent ones. Thread-safe.
 
     tokenizer: whose tokens are sampled. vocab_size: width of the logits. end_ids: tokens that may
     end an answer.
@@ -101,7 +101,7 @@ class Grammars:
             return grammar.copy()
 
     def has(self, params: StructuredOutputsParams) -> bool:
-        """Whether it is remembered."""
+        """Whether the compiled grammar is in the cache."""
         return params.source() in self._compiled
 
     def check(self, form: FormSource) -> None:
@@ -109,7 +109,7 @@ class Grammars:
         self._compile(form)
 
     def vocabulary(self) -> dict[str, Any]:
-        """What another process needs to know, as JSON."""
+        """The vocabulary as JSON, for another process."""
         return {
             "tokenizer": self._tokenizer.backend.to_str(),
             "vocab_size": self._vocab_size,

@@ -1,4 +1,4 @@
-"""A process that tries grammars, so that one which never ends, or takes all memory, can be ended.
+"""Trial process for grammars: it is killed if one never compiles or takes all memory.
 
 A first line tells it the vocabulary and how many seconds a grammar may take; then each line is a
 grammar, and a line in answer says what is wrong with it, if anything. It ends with its standard

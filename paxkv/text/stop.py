@@ -1,4 +1,4 @@
-"""When a sequence ends, and which of its text may be shown before that."""
+"""Stop rules: when a sequence ends, and which text may be shown before that."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StopString:
 
 @dataclass(frozen=True)
 class StopRules:
-    """What ends the sequences of one request; shared by its children.
+    """Stop rules of one request; shared by its children.
 
     end_ids maps a token id to its stop_reason: None for EOS, the id for stop_token_ids, the
     string for a stop string that is a special token's text.

@@ -49,8 +49,11 @@ class GrammarQueue:
         self._waiting: set[asyncio.Future[None]] = set()
 
     async def compile(self, form: StructuredOutputsParams) -> None:
-        """Have it compiled. Raises BadRequest if it cannot be; Overloaded if too many wait, or too
-        long; what `check` raises if the server ends meanwhile."""
+        """Compile a grammar in its turn.
+
+        Raises BadRequest if it cannot be compiled, Overloaded if too many wait or this one waits too
+        long, and what `check` raises if the server ends meanwhile.
+        """
         self._check()
         if len(self._waiting) >= self._most:
             raise Overloaded(
@@ -83,7 +86,7 @@ class GrammarQueue:
             self._grammars.start(form)
 
     def refuse(self) -> None:
-        """End everybody's wait, after `check` has begun to raise."""
+        """End all waits, after `check` has begun to raise."""
         for work in self._waiting:
             work.cancel()
 

@@ -1,4 +1,4 @@
-"""GrammarTrial: whether a grammar can be compiled, found out where it does no harm."""
+"""GrammarTrial: compiles a grammar in a separate process first, where it can do no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EngineMetrics: gauges and counters that are read off the engine when somebody asks."""
+"""EngineMetrics: gauges and counters, read off the engine on each scrape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENGINE = "0"
 
 
 class EngineMetrics(Collector):
-    """vLLM's names, today's and older ones; what vLLM has no name for begins with `paxkv:`.
+    """Metrics under vLLM's current and older names; those that vLLM lacks begin with `paxkv:`.
 
     figures: those shown; to be renewed before each scrape.
     """

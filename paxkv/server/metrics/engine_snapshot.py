@@ -1,4 +1,4 @@
-"""EngineSnapshot: what is read off the engine for /metrics, between two steps."""
+"""EngineSnapshot: engine statistics for /metrics, taken between two steps."""
 
 from __future__ import annotations
 

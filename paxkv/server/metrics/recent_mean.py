@@ -1,4 +1,4 @@
-"""RecentMean: the mean of what was seen lately."""
+"""RecentMean: mean over the last seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RecentMean:
         self._forget(time)
 
     def mean(self, time: float) -> float:
-        """0 if there was nothing."""
+        """Mean of the window; 0 if it is empty."""
         self._forget(time)
         count = sum(number for _, _, number in self._seconds)
         return sum(total for _, total, _ in self._seconds) / count if count else 0.0

@@ -1,4 +1,4 @@
-"""RequestMetrics: counters and histograms of requests, as they go."""
+"""RequestMetrics: counters and histograms of requests."""
 
 from __future__ import annotations
 

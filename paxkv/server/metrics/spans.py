@@ -65,7 +65,7 @@ class RequestSpans:
         self._past = time.time() - time.monotonic()  # seconds from one clock to the other
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
     def arrived(self, request: Request) -> None:

@@ -1,1 +1,1 @@
-"""What stands between a connection and its route."""
+"""Middleware between a connection and its route."""

@@ -1,4 +1,4 @@
-"""AcceptLog: connections that cannot be accepted, told without filling the log."""
+"""AcceptLog: rate-limited log of connections that cannot be accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: who may call which routes."""
+"""API keys: which callers may use which routes."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def gather_keys(given: Sequence[str] | None, file: str | None, name: str) -> tup
 
 
 def caller(authorization: bytes) -> bytes:
-    """Who calls: the digest of the Authorization header's token, or of nothing without one."""
+    """Identity of the caller: digest of the Authorization header's token, or of nothing."""
     _, _, token = authorization.strip().partition(b" ")
     return sha256(token.strip()).digest()
 
 
 class Keys:
-    """A set of keys; none means that nobody is asked for one."""
+    """A set of keys; an empty one admits every caller."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [sha256(key.encode()).digest() for key in keys]
@@ -59,7 +59,7 @@ class Keys:
 
 
 class KeyGuard:
-    """Lets through what has the right key; a route that is not in OPEN_PATHS is closed.
+    """Admits requests with the right key; every route outside OPEN_PATHS is closed.
 
     Routes under ADMIN_PREFIX have keys of their own, without which they are closed to all.
     """

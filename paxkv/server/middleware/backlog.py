@@ -1,4 +1,4 @@
-"""Backlog: how much may wait for the engine."""
+"""Backlog: bounds on the queue of the engine."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Backlog:
         return 1 if first is None else max(1, math.ceil(time.monotonic() - first.since))
 
     def enter(self, requests: Sequence[Request]) -> None:
-        """All of them, or an Overloaded error.
+        """Count requests as waiting, all of them. Raises Overloaded if they exceed a limit.
 
-        What is more than the limit by itself may still wait when nobody else does.
+        Requests that exceed a limit by themselves may still wait if the queue is empty.
         """
         before = self._queued()
         for request in requests:
@@ -109,9 +109,9 @@ class Backlog:
         return self._slots - sum(self._started.values())
 
     def stepped(self, running: Iterable[Request], added: Iterable[Request]) -> None:
-        """A step was scheduled: `running` have slots, and `added` were there for the first time.
+        """Note a scheduled step: `running` have slots, and `added` were new.
 
-        To be called before what has ended since leaves.
+        Call it before `leave` of requests that have ended since.
         """
         for request in running:
             waiting = self._remove(request)
@@ -124,6 +124,6 @@ class Backlog:
         self._short = first is not None and first.seen and first.sequences <= self._free
 
     def leave(self, request: Request) -> None:
-        """It has ended, or is gone."""
+        """Stop counting a request that has ended or was aborted."""
         self._remove(request)
         self._started.pop(request.request_id, None)

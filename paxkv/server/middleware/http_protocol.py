@@ -1,4 +1,4 @@
-"""PatientProtocol: uvicorn's HTTP/1.1, with an end to its patience."""
+"""PatientProtocol: uvicorn's HTTP/1.1 with timeouts and a connection limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READ_BYTES = 8 * 1024
 
 
 class PatientProtocol(H11Protocol):
-    """Ends connections whose other side keeps the server waiting, and those beyond
+    """Closes connections whose client keeps the server waiting, and those beyond
     max_connections.
 
     Headers, and the rest of a body that nobody reads any more, have max_header_seconds. A peer
@@ -108,7 +108,7 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _look(self) -> None:
-        """Abort if there is as much to be taken as at the last look, and nothing was added."""
+        """Abort the connection if the client has read nothing since the last check."""
         left = self.transport.get_write_buffer_size()
         if left and left == self._left:
             self.transport.abort()
@@ -120,7 +120,7 @@ class PatientProtocol(H11Protocol):
 
     @property
     def _early_bytes(self) -> int:
-        """What has come of the next request."""
+        """Bytes of the next request that have arrived early."""
         return len(self.conn.trailing_data[0])
 
     def _keep_reading(self) -> None:

@@ -16,7 +16,7 @@ from paxkv.server.settings import ServerSettings
 
 
 def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    """What the settings' files make; None without any. Raises ValueError naming what is wrong."""
+    """TLS context from the settings' files; None without any. Raises ValueError for bad files."""
     if settings.ssl_certfile is None or settings.ssl_keyfile is None:
         return None
     for name in ("ssl_certfile", "ssl_keyfile"):

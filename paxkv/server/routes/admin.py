@@ -17,7 +17,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/stats", response_model=None)
     async def stats() -> Response:
-        """The engine's figures."""
+        """Engine statistics."""
         return json_response(asdict(await service.loop.ask(lambda engine: engine.stats())))
 
     @router.post("/reset_prefix_cache", response_model=None)

@@ -1,4 +1,4 @@
-"""JsonScan: where a JSON object or list ends, in text that is still coming."""
+"""JsonScan: the end of a JSON object or list, in text that is still arriving."""
 
 from __future__ import annotations
 

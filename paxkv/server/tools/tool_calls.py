@@ -1,4 +1,4 @@
-"""Tool calls: read out of the text of an answer, as it comes."""
+"""Tool calls, parsed from the text of an answer as it arrives."""
 
 from __future__ import annotations
 
