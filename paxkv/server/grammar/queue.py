@@ -51,7 +51,7 @@ class GrammarQueue:
     async def compile(self, form: StructuredOutputsParams) -> None:
         """Compile a grammar in its turn.
 
-        Raises BadRequest if it cannot be compiled, Overloaded if too many wait or this one waits too
+        Raises BadRequest if it cannot be compiled, Overloaded if too many wait or it waits too
         long, and what `check` raises if the server ends meanwhile.
         """
         self._check()
