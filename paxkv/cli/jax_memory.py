@@ -8,7 +8,7 @@ from typing import Any
 
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
-# Whoever sets one of these has decided.
+# The user has decided if one of these is set.
 OTHERS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR")
 BY_NUMBER = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
 MOST = 0.95

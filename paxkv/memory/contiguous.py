@@ -17,7 +17,7 @@ class ContiguousManager(BlockManager):
 
     For comparison with paging, in the same engine and the same pool. The pages of a reservation
     lie next to each other: they are taken and given back together. Nothing is shared, so there
-    are neither forks nor a prefix cache; nothing grows, so nobody is ever preempted for memory.
+    are neither forks nor a prefix cache; nothing grows, so no sequence is preempted for memory.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ def check_copies(copies: PendingCopies, pool: PagePool) -> None:
 
 
 def check_host_pool(held: list[Int32Array], pool: PagePool, landed: NDArray[np.bool_]) -> None:
-    """Host pages are held by swapped sequences, free, or waiting for a copy nobody wants."""
+    """Host pages are held by swapped sequences, free, or waiting for a copy that has no reader."""
     everything = np.concatenate([np.zeros(0, np.int32), *held])
     mentions = np.bincount(everything, minlength=pool.num_pages + 1)
     wrong = np.flatnonzero(mentions != pool.refs)

@@ -114,7 +114,7 @@ class MemoryState:
             return np.zeros(0, np.int32)
         self.row_hashes.rewind(row, first)
         pages = self.tables.pages[row, first:done]
-        # A reset may have taken them out of the cache since: whoever hit them has them still.
+        # A reset may have dropped them from the cache; rows that hit them still hold them.
         self.forget(pages[self.pool.cached[pages]])
         sharing = self.tables.rows_with(pages)
         return sharing[sharing != row]

@@ -83,9 +83,9 @@ class PendingTransfers:
 class HostCopies:
     """Pairs of a device page and a host page, each page in one pair at most.
 
-    This is what lets a shared page move once: whoever is swapped after it finds the copy that is
-    there already, in either direction. A pair ends when the device page is written to or neither
-    held nor cached any more, or when the host page is held by nobody.
+    They let a shared page move once: a sequence that is swapped later finds the copy that is there
+    already, in either direction. A pair ends when the device page is written to, or is neither in
+    use nor cached any more, or when the host page has no reference left.
 
     Attributes:
         host_of: `[num_blocks + 1]` int32, the host page paired with a device page, or 0.

@@ -58,28 +58,28 @@ def top_logprobs(
 
 class BeamCandidates(NamedTuple):
     """ids: int32 [R, k] and logprobs: float32 [R, k]: the most likely tokens that end a beam, then
-    the most likely that do not, each best first; zeros where no row of the sample is a beam. Banned
-    tokens have -inf, and so has what fills either part up."""
+    the most likely that do not, each best first; zeros where no row is a beam. Banned tokens and
+    padding of either part have -inf."""
 
     ids: jax.Array
     logprobs: jax.Array
 
 
 def as_logprobs(logits: jax.Array, beams: jax.Array) -> jax.Array:
-    """float32 [R, V] with the rows of beams (bool [R]) normalised, the others untouched.
+    """float32 [R, V] with the rows of beams (bool [R]) normalized, the others untouched.
 
     transformers edits the log-probabilities of beams where it edits the logits of other
-    sequences, and does not normalise them again.
+    sequences, and does not normalize them again.
     """
 
-    def normalise() -> jax.Array:
+    def normalize() -> jax.Array:
         blocks = in_blocks(padded_to_blocks(logits))
         top = blocks.max(-1).max(-1)
         total = jnp.exp(blocks - top[:, None, None]).sum(-1).sum(-1)
         logprobs = logits - top[:, None] - jnp.log(total)[:, None]
         return jnp.where(beams[:, None], logprobs, logits)
 
-    return lax.cond(beams.any(), normalise, lambda: logits)
+    return lax.cond(beams.any(), normalize, lambda: logits)
 
 
 def beam_candidates(
@@ -88,8 +88,8 @@ def beam_candidates(
     """Candidates among `logprobs` [R, V], after the edits, for a search of up to `width` beams.
 
     ends: uint32 [R, ceil(V / 32)], bits of the tokens that end a beam. At most `width` of them can
-    be among the best candidates of all beams, and twice as many others: those that go on, and as
-    many that a stop string may end. Zeros if no row is a beam.
+    be among the best candidates of all beams, and twice as many others: those that survive, and
+    as many that a stop string may end. Zeros if no row is a beam.
     """
     num_rows, vocab_size = logprobs.shape
     num_ends, num_others = min(width, vocab_size), min(2 * width, vocab_size)

@@ -56,8 +56,8 @@ ROUTERS = (
 
 DESCRIPTION = """OpenAI's API, with vLLM's additions: every field of SamplingParams may be given.
 
-`priority`: a larger number runs first (vLLM's own order is the opposite). Fields that nobody
-knows are ignored; those that would change the answer and are not supported are refused."""
+`priority`: a larger number runs first (vLLM's own order is the opposite). Unknown fields
+are ignored; unsupported fields that would change the answer are refused."""
 
 
 def build_app(

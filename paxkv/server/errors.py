@@ -65,7 +65,7 @@ class ApiError(Exception):
         return {"Retry-After": str(self.retry_after)} if self.retry_after else {}
 
     def json(self) -> str:
-        """ASCII, so that whatever a client sent can be told back to it."""
+        """The error object in ASCII, so that it can quote whatever the client sent."""
         return json.dumps(self.body())
 
 

@@ -16,7 +16,7 @@ class PendingRequest:
     Unread output is kept as pieces, at most the whole answer: a slow reader costs memory up to
     that and delays no other client. All methods are for the event loop's thread.
 
-    streaming: whether pieces are wanted; otherwise the finished requests are all that is.
+    streaming: whether pieces are wanted; otherwise only the finished requests are.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PendingRequest:
             self._error = error
             self._changed.set()
 
-    # For whoever answers
+    # For the code that answers
 
     async def start(self) -> None:
         """Wait until a first request has been scheduled. Raises ApiError if that cannot be."""

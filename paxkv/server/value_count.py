@@ -11,11 +11,11 @@ _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 
 
 class ValueCount:
-    """Counts values in JSON that comes in parts.
+    """Counts values in JSON that arrives in chunks.
 
     Parsing holds the interpreter's lock from start to end, for a time that depends on the number of
     values rather than on the bytes: a list, an object and each of its fields count as CONTAINER.
-    What is not JSON is counted somehow, and refused by the parser.
+    The count of malformed JSON is arbitrary: the parser refuses it.
     """
 
     def __init__(self) -> None:

@@ -82,7 +82,7 @@ class Detokenizer:
         return piece
 
     def _hold(self, token_id: int) -> str:
-        """Keep a token that finished no text; what it holds before an unfinished character."""
+        """Keep a token that finished no text; return its text before an unfinished character."""
         if not self._pending and not self._silent:
             self._anchor = [*self._context, *self._ids[-CONTEXT_TOKENS - 1 : -1]]
         self._pending.append(token_id)
@@ -115,8 +115,8 @@ class Detokenizer:
         return text[len(decode(self._context, skip_special_tokens=self._skip)) :]
 
     def _restart(self, token_id: int) -> str:
-        """Byte-fallback decoders change text they gave earlier once its run of bytes turns out
-        to be invalid. What was sent stays sent; go on behind it."""
+        """Restart the stream behind what was sent: byte-fallback decoders change earlier text
+        once its run of bytes turns out to be invalid."""
         self._stream = self._new_stream([token_id])
         self._pending, self._early = [], 0
         return self._full()[self._sent :]

@@ -87,11 +87,11 @@ class Grammars:
         self._compiled: OrderedDict[FormSource, Grammar] = OrderedDict()
 
     def start(self, params: StructuredOutputsParams) -> Grammar:
-        """The beginning of an answer. Raises FormError if `params` cannot be compiled."""
+        """State at the beginning of an answer. Raises FormError if `params` cannot be compiled."""
         key = params.source()
         with self._lock:
             grammar = self._compiled.get(key)
-        if grammar is None:  # nobody waits for it who asks for another
+        if grammar is None:  # compiled outside the lock, so that others need not wait
             grammar = self._compile(key)
         with self._lock:
             self._compiled[key] = grammar
@@ -105,7 +105,7 @@ class Grammars:
         return params.source() in self._compiled
 
     def check(self, form: FormSource) -> None:
-        """Raise FormError if it cannot be compiled; nothing of it is remembered."""
+        """Raise FormError if `form` cannot be compiled; nothing is cached."""
         self._compile(form)
 
     def vocabulary(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Trial process for grammars: it is killed if one never compiles or takes all memory.
 
-A first line tells it the vocabulary and how many seconds a grammar may take; then each line is a
-grammar, and a line in answer says what is wrong with it, if anything. It ends with its standard
-input, and of itself when a grammar takes twice as long: whoever asked may be gone by then.
+Its first line of input has the vocabulary and the seconds that a grammar may take. Each further
+line is a grammar, answered by a line that says what is wrong with it, if anything. The process ends
+with its standard input, or by itself when a grammar takes twice as long: its parent may be dead.
 """
 
 from __future__ import annotations

@@ -142,10 +142,10 @@ class StopRules:
 class SequenceText:
     """Tokens of one sequence in, its text and the decision to stop out.
 
-    `push` is what the engine's commit calls. It decodes at once only where stop strings make the
-    decision depend on the text; otherwise the text is made when somebody asks for it
-    (`take_delta`, `text`), which may be off the critical path but must not overlap with `push`.
-    After a decision the sequence is closed and push is an error.
+    The engine's commit calls `push`. It decodes at once only where stop strings make the decision
+    depend on the text; otherwise text is decoded on demand (`take_delta`, `text`), which may be off
+    the critical path but must not overlap with `push`. After a decision the sequence is closed and
+    push is an error.
     """
 
     __slots__ = (

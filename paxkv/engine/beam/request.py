@@ -60,7 +60,7 @@ class BeamRequest(Request):
 
     @property
     def all_sampled(self) -> bool:
-        """Whether every beam has its candidates, so that the search can go on."""
+        """Whether every beam has its candidates, so that the search can advance."""
         return not self.ended and all(sequence.sampled for sequence in self.sequences)
 
     def end(self, reason: str) -> None:

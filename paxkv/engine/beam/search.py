@@ -31,7 +31,7 @@ class BeamSearch:
     """The beams of one request; `step` advances many such searches at once.
 
     Among the candidates of a step (every beam with every token), those that end and are among
-    the `width` best are finished; the `width` best of those that do not end go on.
+    the `width` best are finished; the `width` best of those that do not end stay in the search.
 
     Args:
         width: beams wanted, finished ones too. One beam is greedy search, as in transformers.
@@ -120,8 +120,8 @@ class BeamSearch:
     def advance(
         self, moves: list[tuple[int, int]], tokens: list[int], logprobs: Float32Array
     ) -> None:
-        """Make the beams in some places, ascending, children of those in others, which are no
-        such places; add a token to each of the `len(tokens)` first and drop the rest."""
+        """Apply moves (beam, parent): beams ascending, and no parent is itself moved. Then append
+        a token to each of the first `len(tokens)` beams and drop the rest."""
         if self._texts is not None:
             came = dict(moves)
             self._texts = [
@@ -143,7 +143,7 @@ class BeamSearch:
     @property
     def decisive_length(self) -> int | None:
         """The length at which the best running beam must beat the worst finished one for the
-        search to go on; 0 if none could, None while too few have finished."""
+        search to continue; 0 if none could, None while too few have finished."""
         if len(self.finished) < self.width:
             return None
         if self._first_are_enough:
@@ -224,14 +224,14 @@ def _go_on(
 
 
 def _parted(items: Any, counts: IndexArray) -> list[Any]:
-    """`counts[i]` items for each i, one lot after another."""
+    """Split `items` into consecutive lists of `counts[i]`."""
     ends = np.cumsum(counts).tolist()
     return [items[start:end] for start, end in zip([0, *ends], ends)]
 
 
 def _places(rows: IndexArray, parents: IndexArray, counts: IndexArray) -> IndexArray:
-    """A place for each beam that goes on, in the order of `rows`: the first child of a parent
-    stands in the parent's own place, the others in those that are left."""
+    """Index of each surviving beam, in the order of `rows`: the first child of a parent takes the
+    parent's index, the others take the free ones."""
     most = max(1, int(counts.max(initial=0)), int(parents.max(initial=0)) + 1)
     _, first = np.unique(rows * most + parents, return_index=True)
     first = first[parents[first] < counts[rows[first]]]

@@ -16,7 +16,7 @@ ENGINE = "0"
 class EngineMetrics(Collector):
     """Metrics under vLLM's current and older names; those that vLLM lacks begin with `paxkv:`.
 
-    figures: those shown; to be renewed before each scrape.
+    snapshot: the statistics shown; renewed before each scrape.
     """
 
     def __init__(self, model_name: str) -> None:

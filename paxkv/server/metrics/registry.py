@@ -40,7 +40,7 @@ def routes(service: Service) -> APIRouter:
     @router.get("/metrics", response_model=None)
     async def metrics() -> Response:
         """Counters, gauges and histograms under vLLM's names."""
-        # Of a dead or stuck engine the last figures are shown.
+        # A dead or stuck engine shows its last statistics.
         with suppress(TimeoutError, Unavailable):
             async with asyncio.timeout(PATIENCE):
                 engine.snapshot = await service.loop.ask(EngineSnapshot.of)

@@ -23,13 +23,13 @@ class _Waiting:
 
 class Backlog:
     """Counts the sequences that wait for the engine, n for a request with n answers, and refuses
-    more than may.
+    those beyond its limits.
 
-    Requests that find free slots in the next step are not waiting, unless the last step left slots
-    empty and somebody waiting: then it is pages or the step's tokens that are short.
+    A request that will find a free slot in the next step does not count as waiting, unless the last
+    step left both slots free and requests waiting: then pages or the step's tokens are short.
 
-    max_sequences: that may wait. max_tokens: of their prompts; None for no limit. slots: sequences
-    that the engine runs at once.
+    max_sequences: limit of waiting sequences. max_tokens: limit of their prompt tokens; None for
+    none. slots: sequences that the engine runs at once.
     """
 
     def __init__(self, max_sequences: int | None, max_tokens: int | None, slots: int) -> None:

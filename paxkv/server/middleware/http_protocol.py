@@ -21,9 +21,9 @@ class PatientProtocol(H11Protocol):
     """Closes connections whose client keeps the server waiting, and those beyond
     max_connections.
 
-    Headers, and the rest of a body that nobody reads any more, have max_header_seconds. A peer
-    that takes nothing of what it is sent has max_reader_stall_seconds to twice that, also when
-    the connection is being closed. Whoever sends ahead of the answer may send max_header_bytes.
+    Headers, and the rest of a body that is not read any more, have max_header_seconds. A client
+    that reads nothing has max_reader_stall_seconds, or up to twice that, even while the connection
+    is being closed. A client may send max_header_bytes ahead of the answer.
     """
 
     limits = RequestLimits()
@@ -124,8 +124,8 @@ class PatientProtocol(H11Protocol):
         return len(self.conn.trailing_data[0])
 
     def _keep_reading(self) -> None:
-        """What comes before the answer is kept. uvicorn would stop reading here, and not see
-        that the client has gone."""
+        """Keep what arrives before the answer. uvicorn would stop reading here, and so miss a
+        disconnect."""
         if self._early_bytes > self.limits.max_header_bytes:
             self.transport.abort()
         else:

@@ -27,7 +27,7 @@ def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
             raise ValueError(f"{name}={file!r} cannot be read: {error.strerror}") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # With a password, though an empty one, nobody is asked for it on the terminal.
+        # Without a password, even an empty one, OpenSSL would ask for it on the terminal.
         context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, password="")
     except ssl.SSLError as error:
         raise ValueError(

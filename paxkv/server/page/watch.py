@@ -1,4 +1,4 @@
-"""Watch: the latest look, taken only when somebody wants one."""
+"""Watch: the latest look at the engine, taken only on request."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ NAMES = {
 class ResponseBody(GenerationBody):
     """input: text, or a list of items: messages, function calls, their outputs, and references to
     items of stored responses. instructions: a system message before them, for this response alone.
-    previous_response_id: a stored response whose conversation goes on. store: false keeps nothing.
+    previous_response_id: a stored response to continue. store: false keeps nothing.
     max_output_tokens: without it an answer may fill max_model_len. text.format: "text",
     "json_object" or "json_schema". tools: functions. tool_choice: also "allowed_tools". include:
     "message.output_text.logprobs", with top_logprobs alternatives. truncation: "auto" leaves out

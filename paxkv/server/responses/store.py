@@ -17,7 +17,7 @@ ITEM_BYTES = 256
 
 @dataclass(eq=False)
 class _Turn:
-    """What one response added to its conversation. users: the response, and turns after it."""
+    """Items that one response added to its conversation. users: the response and later turns."""
 
     items: bytes
     previous: _Turn | None
@@ -36,11 +36,11 @@ class _Entry:
 
 
 class ResponseStore:
-    """Keeps responses and their conversations, for each caller apart from all others.
+    """Stores responses and their conversations, separately for each caller.
 
-    A conversation's turns are shared by the responses that follow one another and stay as long as
-    one of them does: deleting or evicting a response leaves those that go on from it whole.
-    Beyond `max_bytes` the least recently used responses go. Safe to call from any thread.
+    Consecutive responses share the turns of their conversation, and a turn stays as long as one of
+    them does: deleting or evicting a response leaves those that continue it intact. Beyond
+    `max_bytes` the least recently used responses are evicted. Thread-safe.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -92,10 +92,10 @@ class ResponseStore:
         *,
         before: Items,
     ) -> None:
-        """Keep a response.
+        """Store a response.
 
-        new: the items of its turn. before: those of the conversation that it goes on from, which
-        are kept again only if `previous_response_id` is no longer there.
+        new: the items of its turn. before: those of the conversation that it continues, stored
+        again only if `previous_response_id` is no longer there.
         """
         content = _encoded(response)
         previous_id = response["previous_response_id"]
@@ -118,7 +118,7 @@ class ResponseStore:
                 self._remove(next(iter(self._entries)))
 
     def delete(self, owner: bytes, response_id: str) -> bool:
-        """Whether there was such a response."""
+        """Delete a response; False if there was none."""
         with self._lock:
             found = (owner, response_id) in self._entries
             if found:

@@ -22,7 +22,7 @@ SYSTEM = ("system", "developer")
 
 @dataclass(frozen=True)
 class ResponseTurn:
-    """before: the items of the stored conversation that goes on. items: those that were sent."""
+    """One turn. before: items of the stored conversation it continues. items: those sent."""
 
     response_id: str
     before: list[Item]
@@ -32,7 +32,7 @@ class ResponseTurn:
     request: Request
 
     def added(self, output: list[Item]) -> list[Item]:
-        """What the turn adds to the conversation; a call that was cut off cannot be answered."""
+        """Items that the turn adds to the conversation, without calls that were cut off."""
         calls = ("function_call", "incomplete")
         return [*self.items, *(i for i in output if (i["type"], i["status"]) != calls)]
 
@@ -40,7 +40,7 @@ class ResponseTurn:
 def read_turn(service: Service, body: ResponseBody, owner: bytes) -> ResponseTurn:
     """The turn, with the engine's request for it; blocking. Raises BadRequest.
 
-    owner: the caller, whose stored responses alone can be gone on from.
+    owner: the caller; only its own stored responses can be continued.
     """
     before: list[Item] = []
     if body.previous_response_id is not None:

@@ -32,8 +32,8 @@ LONGEST_THINK = 16  # tokens of the mark and the white space after it
 class ChatBody(GenerationBody):
     """messages: the conversation. logprobs: whether log-probabilities are wanted, and
     top_logprobs how many alternatives of each token. Without max_tokens an answer may fill
-    max_model_len. continue_final_message: the answer goes on with the last message, where one
-    begins otherwise. echo: begin the answer with the last message, if that is the assistant's.
+    max_model_len. continue_final_message: the answer continues the last message instead of
+    beginning a new one. echo: begin the answer with the last message, if that is the assistant's.
     chat_template_kwargs: further names for the chat template. reasoning_effort: one more, and
     enable_thinking with it. add_special_tokens: to what the template writes. tools, tool_choice:
     functions that may, or must, be called. parallel_tool_calls: false for one call at most."""
@@ -52,7 +52,7 @@ class ChatBody(GenerationBody):
     parallel_tool_calls: bool | None = None
 
     def template_variables(self) -> dict[str, Any]:
-        """What the chat template is told besides the messages."""
+        """Variables of the chat template besides the messages."""
         given = self.chat_template_kwargs or {}
         effort = self.reasoning_effort
         if effort is None:
@@ -131,7 +131,7 @@ def prompt_ids(
 
 
 def chat_text(service: Service, body: ChatBody, tools: Tools | None, request: Request) -> ChatText:
-    """What reads the text of one answer."""
+    """The parser of one answer's text."""
     if tools is None:
         return ChatText(None)
     tokenizer = service.need_tokenizer()
@@ -147,7 +147,7 @@ def chat_text(service: Service, body: ChatBody, tools: Tools | None, request: Re
 def answer_logprobs(
     service: Service, body: ChatBody, request: Request, token_ids: list[int], entries: Any
 ) -> dict[str, Any] | None:
-    """OpenAI's object for these tokens of an answer; None if nobody asked for it."""
+    """OpenAI's logprobs object for these tokens of an answer; None if not requested."""
     if entries is None:
         return None
     skip = request.sampling_params.skip_special_tokens

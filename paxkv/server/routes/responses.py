@@ -66,7 +66,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.delete(ONE, response_model=None)
     async def delete(response_id: str, http: HttpRequest) -> Response:
-        """Forget a stored response; those that go on from it stay whole."""
+        """Delete a stored response; those that continue it stay intact."""
         if not service.responses.delete(_owner(http), response_id):
             raise _not_found(response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
@@ -87,7 +87,7 @@ def _not_found(response_id: str) -> NotFound:
 
 
 def _keep(service: Service, owner: bytes, turn: ResponseTurn, response: dict[str, Any]) -> None:
-    """Before its end is told, so that who goes on at once finds it."""
+    """Store a response before its last event, so that the client can continue it at once."""
     if response["store"] and response["status"] != "failed":
         new = turn.added(response["output"])
         service.responses.add(owner, response, new, before=turn.before)

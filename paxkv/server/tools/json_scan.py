@@ -22,9 +22,9 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 class JsonScan:
-    """Reads one value, each character once, and says as early as it can that it is none.
+    """Scans one value, each character once, and detects malformed JSON as early as possible.
 
-    Strings may hold raw line breaks and any escape; whoever parses the value decides on those.
+    Strings may hold raw line breaks and any escape; the parser of the value decides on those.
 
     outcome: "open" while more may come, "whole" once the value has ended, "wrong" if it cannot be.
     """
@@ -39,8 +39,8 @@ class JsonScan:
         self._scalar = ""
 
     def read(self, text: str, at: int = 0) -> int:
-        """Go on from `text[at]`; the index after what was read. It is short of the end of `text`
-        where the value ends, or at what cannot be part of one."""
+        """Scan on from `text[at]`; return the index after the scanned part, which ends before
+        `text` does where the value ends or is malformed."""
         while at < len(text) and self.outcome == "open":
             if self._in_string:
                 at = self._string(text, at)

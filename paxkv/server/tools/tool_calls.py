@@ -54,9 +54,9 @@ class CallReader(Protocol):
 
 
 def call_reader(tools: Tools, call_format: CallFormat, thinking: bool = False) -> CallReader:
-    """For one answer. Those that had to be calls come in the form `Tools.form` gave them.
+    """Reader for one answer. Forced calls arrive in the structure that `Tools.form` gave them.
 
-    thinking: whether the prompt has opened a thought that the answer goes on with.
+    thinking: whether the prompt ends within a thought that the answer continues.
     """
     if tools.choice == "named":
         return ForcedCalls(next(iter(tools.parameters)))
@@ -74,9 +74,9 @@ def format_of_template(template: str | None) -> CallFormat:
 class HermesCalls:
     """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, among other text.
 
-    A block may hold several calls, or a list of them, and lack its end. What follows the mark and
-    is no call is content, mark included, and so is a thought that the answer begins with. White
-    space around calls is nobody's.
+    A block may hold several calls, or a list of them, and lack its end. Text after the mark that is
+    not a call is content, mark included, and so is a thought that the answer begins with. White
+    space around calls is dropped.
     """
 
     def __init__(self, thinking: bool = False) -> None:
@@ -236,7 +236,7 @@ class ForcedCalls:
             self._scan = None
 
     def _next(self) -> bool:
-        """Go on to the arguments of the next item of the list, if they have begun."""
+        """Advance to the arguments of the next item of the list, if they have begun."""
         item = _ITEM.match(self._text) if self._is_list else None
         if item is None:
             return False
@@ -276,7 +276,7 @@ def _calls_in(text: str) -> list[Found]:
 
 
 def _call(value: Any) -> ToolCall | None:
-    """None for what nobody can call: without a name, or with arguments that are no JSON object."""
+    """A call; None without a name, or if the arguments are not a JSON object."""
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str) or not name:
         return None
