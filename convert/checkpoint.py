@@ -1,4 +1,4 @@
-"""What every kind of checkpoint offers, and how one is opened."""
+"""Checkpoint: common interface of all formats, and `open_checkpoint`."""
 
 from __future__ import annotations
 

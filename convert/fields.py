@@ -1,4 +1,4 @@
-"""Fields of a configuration that somebody else wrote, read with their types."""
+"""Typed access to the fields of an untrusted configuration."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fields:
     prefix: str = ""
 
     def wrong(self, key: str, wanted: str) -> ValueError:
-        """The error for the value of `key`, which must be `wanted`."""
+        """Make the error for a value of `key` that is not `wanted`."""
         return ValueError(
             f"{self.source}: {self.prefix}{key}={shown(self.values[key])} must be {wanted}"
         )
@@ -114,7 +114,7 @@ class Fields:
         return value
 
     def ids(self, key: str) -> tuple[int, ...]:
-        """A token id, a list of them or nothing. Whether the ids exist is not asked."""
+        """A token id, a list of them or nothing; whether they exist is not checked."""
         value = self.values.get(key)
         listed = value if isinstance(value, list) else [] if value is None else [value]
         found = [as_integer(entry) for entry in listed]

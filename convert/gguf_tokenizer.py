@@ -1,4 +1,4 @@
-"""A tokenizer from GGUF metadata."""
+"""Tokenizers from GGUF metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tokenizer from tokenizer.json and the files that go with it."""
+"""Tokenizers from tokenizer.json and the files beside it."""
 
 from __future__ import annotations
 

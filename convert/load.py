@@ -67,7 +67,7 @@ def load_params(
 
     vocab_size: tokens there are, if fewer than the checkpoint has rows for: embedding and head end
     there, so that padding can neither be read nor sampled.
-    dtype: the type of every array. put: makes a device array of a host array which nobody changes
+    dtype: the type of every array. put: makes a device array of a host array which is not changed
     afterwards; `jax.device_put` by default. progress: called with (bytes done, bytes in all).
     Host memory holds one array at a time besides what `put` keeps; the largest arrays go first, so
     that a copy made by `put` never comes on top of the whole model.

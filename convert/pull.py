@@ -1,4 +1,4 @@
-"""From a model's name to files on this machine."""
+"""Resolve a model's name to local files, fetching them if needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token ids that a checkpoint's files name, against its vocabulary."""
+"""Validation of a checkpoint's token ids against its vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 def known_ids(
     source: Path | str, key: str, found: Iterable[int], vocab_size: int
 ) -> tuple[int, ...]:
-    """The ids that the vocabulary has, each once; the others are said in the log.
+    """The ids that the vocabulary has, each once; the others are logged.
 
     source, key: the file and the field they come from.
     """

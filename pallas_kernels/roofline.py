@@ -1,4 +1,4 @@
-"""How fast attention over pages can be: bytes and FLOPs of a call against what a chip can do.
+"""Roofline of attention over pages: bytes and FLOPs of a call against a chip's limits.
 
 On paper. Decoding reads every cached key and value once, so its floor is bytes over bandwidth;
 prefill multiplies matrices, so its floor is FLOPs over the peak of the tensor cores (Williams et
@@ -78,7 +78,7 @@ class Estimate:
 
     @property
     def bound(self) -> str:
-        """What it waits for."""
+        """The bound: "memory" or "compute"."""
         return "memory" if self.memory >= self.compute else "compute"
 
 

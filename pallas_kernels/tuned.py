@@ -45,7 +45,7 @@ def use(path: Path | None) -> None:
 
 
 def fingerprint() -> str:
-    """Of the file that entries are read from, empty without one: programs depend on it."""
+    """Fingerprint of the file of entries, empty without one: programs depend on it."""
     path = cache_path()
     try:
         return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
@@ -54,13 +54,13 @@ def fingerprint() -> str:
 
 
 def device_kind() -> str:
-    """Of the device that a program traced now is meant for."""
+    """Kind of the device that a program traced now is meant for."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.local_devices()[0].device_kind if device is None else device.device_kind
 
 
 def key_of(call: Call, device: str) -> str:
-    """Device and shapes. Not the number of pages: it changes no choice."""
+    """Key of device and shapes, without the number of pages, which changes no choice."""
     shapes = {
         field.name: getattr(call, field.name)
         for field in fields(Call)

@@ -1,4 +1,4 @@
-"""What a request gives back, under vLLM's field names."""
+"""Outputs of requests, under vLLM's field names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""For whoever writes a kernel: a float64 oracle and the battery that every back end must pass."""
+"""Tools for kernel authors: a float64 oracle and the battery that every back end must pass."""

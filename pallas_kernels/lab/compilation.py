@@ -1,4 +1,4 @@
-"""A kernel lowered for CUDA, and where the plugin is installed compiled for a GPU not there."""
+"""Lowering of a kernel for CUDA and, with the plugin, compilation for an absent GPU."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def described(step: Step) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _missing() -> str:
-    """What compiling needs and is not there."""
+    """Missing requirements of compilation."""
     tools = [tool for tool in ("ptxas", "cuobjdump") if shutil.which(tool) is None]
     try:
         from pallas_kernels.lab.offline import device_of

@@ -1,4 +1,4 @@
-"""What the Mosaic GPU kernel does not cover."""
+"""Coverage of the Mosaic GPU kernel: calls that it declines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that the kernel is compiled with."""
+"""Tuning: sizes that the kernel is compiled with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and values in one byte: a factor per token and key head, written once with the token."""
+"""Keys and values of one byte, with a factor per token and key head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits: how they lie in memory, and how to get them there.
+"""Weights of 4 or 8 bits: memory layout and packing.
 
 `w[n, k] = (q[n, k] - zero[n, k // group]) * scale[n, k // group]`, `q` unsigned. Two 4-bit numbers
 share a byte, but not neighbours: the inputs are cut into blocks, and byte j of a block holds its
@@ -214,7 +214,7 @@ def _check_bits(bits: int) -> None:
 
 
 def _check_groups(num_in: int, num_groups: int, group: int) -> None:
-    """As many groups as `group` says, none of them smaller than the others."""
+    """Check that there are as many groups as `group` says, all of equal size."""
     size = num_in if group == -1 else group
     if size < 1 or num_in % size or num_in // size != num_groups:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What the Triton kernels do not cover."""
+"""Coverage of the Triton kernels: calls that they decline."""
 
 from __future__ import annotations
 

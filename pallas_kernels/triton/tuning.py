@@ -1,4 +1,4 @@
-"""Sizes that the kernels are compiled with."""
+"""Tuning: sizes that the kernels are compiled with."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Config:
 
     @classmethod
     def by_heuristics(cls, call: Call) -> Config:
-        """From static shapes alone, so that results never depend on a batch's content."""
+        """Choose from static shapes alone, so that results never depend on a batch's content."""
         wide = np.dtype(call.dtype).itemsize == 4
         head_dim = padded(call.head_dim)
         # What is in flight must fit shared memory: keys and values of each stage.

@@ -1,4 +1,4 @@
-"""What one engine did on one workload, as measured and as derived from that."""
+"""Measurements of one engine on one workload, and values derived from them."""
 
 from __future__ import annotations
 

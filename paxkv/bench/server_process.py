@@ -19,14 +19,14 @@ SHOWN = 1500
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """A free TCP port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 class ServerProcess:
-    """A context: on entering, a server that is ready; on leaving, none.
+    """Context manager of a server process that is ready on entering.
 
     flags: of `paxkv serve`, host and port apart. start_seconds: to wait until it is ready. Raises
     ValueError with the end of its log if it ends before, or is not ready by then.

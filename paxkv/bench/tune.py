@@ -85,7 +85,7 @@ class Target:
 def search(
     found: Sequence[Candidate], measure: Callable[[Candidate], dict[str, Any]]
 ) -> list[Trial]:
-    """Try each. One that cannot start is told with its error, and the others go on."""
+    """Try each candidate. One that cannot start is reported with its error; the rest still run."""
     trials = []
     for candidate in found:
         try:

@@ -1,4 +1,4 @@
-"""Pages in host memory, and the programs that carry them there and back."""
+"""Pages in host memory, and the programs that move them there and back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chunks(sizes: tuple[int, int], count: int) -> list[int]:
 
 
 def gather_pages(pages: Pages, ids: jax.Array) -> Content:
-    """What pages `ids [n]` hold."""
+    """Gather the contents of pages `ids [n]`."""
     flat = [[array[ids].reshape(len(ids), -1) for array in layer] for layer in pages]
 
     def stacked(start: int) -> jax.Array:
@@ -45,7 +45,7 @@ def gather_pages(pages: Pages, ids: jax.Array) -> Content:
 
 
 def scatter_pages(pages: Pages, content: Content, ids: jax.Array, first: jax.Array) -> Pages:
-    """The reverse, for layers `first` and on; means to be jitted with `pages` donated.
+    """Scatter `gather_pages`' result, for layers from `first` on; jit it with `pages` donated.
 
     pages: of those layers. content: zeros for the padding, whose id is 0.
     """

@@ -25,7 +25,7 @@ SPLIT_AXES = {"qkv", "heads", "mlp", "vocab"}
 
 @dataclass(frozen=True)
 class ModelBytes:
-    """What a model takes on each of `tensor_parallel_size` devices, in bytes.
+    """Bytes that a model takes on each of `tensor_parallel_size` devices.
 
     kv_per_token: keys and values of one token in all layers. weights: without the scales of a
     quantised format. activations: an estimate from the largest arrays that live at one time in
@@ -94,7 +94,7 @@ def model_bytes(
     num_tokens: int,
     num_rows: int,
 ) -> ModelBytes:
-    """Raises ValueError if the heads cannot be split over the devices."""
+    """Bytes of a model. Raises ValueError if the heads cannot be split over the devices."""
     if config.num_heads % tensor_parallel_size:
         raise ValueError(
             f"tensor_parallel_size={tensor_parallel_size} must divide num_heads={config.num_heads}"

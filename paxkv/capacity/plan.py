@@ -1,4 +1,4 @@
-"""From bytes to blocks, and from blocks to requests."""
+"""Capacity plan: bytes to blocks, blocks to requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = ("used", "reserved", "internal", "external", "tail", "free")
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be planned; all of it per device.
+    """Input of a plan; all of it per device.
 
     memory: bytes of the device's memory.
     gpu_memory_utilization: share of it that the engine may use.
@@ -208,7 +208,7 @@ def _contiguous(slots: int, longest: int, expected: int, now: float) -> Holding:
 
 
 def _paged(slots: int, block_size: int, expected: int, now: float) -> Holding:
-    """As many as fit when all have come to their end; a last page is half empty on average."""
+    """Requests that fit when all are at their full length; a last page is half empty on average."""
     requests = slots // (-(-expected // block_size) * block_size)
     tail = min((block_size - 1) / 2, -(-expected // block_size) * block_size - now)
     return Holding(requests, _slots(slots, used=requests * now, tail=requests * tail))

@@ -1,4 +1,4 @@
-"""A capacity plan for people."""
+"""A capacity plan as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CommandParser: argparse for one command, forgiving where people mean something it knows."""
+"""CommandParser: argparse for one command, forgiving about spelling."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def add_arguments(parser: CommandParser) -> None:
         "prompts",
         nargs="*",
         metavar="PROMPT",
-        help="text to go on from; '-' reads it from standard input; without --model the first "
+        help="text to continue; '-' reads it from standard input; without --model the first "
         "word is the model",
     )
     parser.more_words = "prompts"
@@ -92,7 +92,7 @@ def _stream_one(llm: LLM, request: Any, params: SamplingParams, quiet: bool) -> 
 def _print_all(
     llm: LLM, prompts: list[str], requests: list[Any], params: SamplingParams, quiet: bool
 ) -> None:
-    """Several answers are made together, and printed under their prompts when all are there."""
+    """Generate several answers together, and print them under their prompts at the end."""
     for prompt, output in zip(prompts, llm.generate(requests, params, use_tqdm=not quiet)):
         for completion in output.outputs:
             number = f" [{completion.index}]" if params.n > 1 else ""

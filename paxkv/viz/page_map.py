@@ -1,4 +1,4 @@
-"""The pool page by page: who owns what, what is shared, cached, free."""
+"""Map of the page pool: owned, shared, cached and free pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each page of a pool is doing, and for whom."""
+"""State and owner of each page of a pool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATES = ("free", "cached", "owned", "shared")
 class PageStates:
     """All pages at one moment; index i is page i + 1.
 
-    state: `[num_pages]`: free, cached (content kept, in nobody's table), owned (in one table) or
+    state: `[num_pages]`: free, cached (content kept, in no table), owned (in one table) or
         shared (in several).
     reusable: `[num_pages]` bool, pages the prefix cache knows, used or not.
     owner: `[num_pages]` int32, the lowest row that holds the page, -1 for none.
@@ -69,7 +69,7 @@ class PageStates:
 
     @classmethod
     def of(cls, memory: BlockManager, names: Mapping[int, str] | None = None) -> PageStates:
-        """A look at `memory` now; it is not changed."""
+        """Read the states from `memory`, which is not changed."""
         count, size = memory.num_blocks, memory.block_size
         rows = memory.live_rows
         pages, columns = memory.flat_pages(rows)

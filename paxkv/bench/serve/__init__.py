@@ -1,1 +1,1 @@
-"""`paxkv bench serve`: load for any server with OpenAI's API, and what it makes of it."""
+"""`paxkv bench serve`: load for any server with OpenAI's API, and its latencies."""

@@ -1,4 +1,4 @@
-"""What is asked: prompts and how much is to be answered."""
+"""Datasets: prompts and lengths of their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ServeJob: what `bench serve` is told besides arrivals and prompts, and how it goes about it."""
+"""ServeJob: options of `bench serve` besides arrivals and prompts, and its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcome: what became of one request."""
+"""Outcome: result and timing of one request."""
 
 from __future__ import annotations
 
