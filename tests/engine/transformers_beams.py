@@ -75,3 +75,23 @@ def search(
         end = next((at for at, token in enumerate(row, 1) if token in end_ids), len(row))
         outputs.append(row[:end])
     return outputs, found.sequences_scores.tolist() if width > 1 else None
+
+
+def stops_in_output(backend: Any, strings: list[str], num_prompt: int) -> Any:
+    """transformers' criterion for stop strings, which does not see the prompt."""
+    from transformers import (
+        PreTrainedTokenizerFast,
+        StoppingCriteria,
+        StoppingCriteriaList,
+        StopStringCriteria,
+    )
+
+    class OutputOnly(StoppingCriteria):
+        def __init__(self) -> None:
+            tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+            self._criterion = StopStringCriteria(tokenizer, strings)
+
+        def __call__(self, input_ids: Any, scores: Any, **options: Any) -> Any:
+            return self._criterion(input_ids[:, num_prompt:], scores, **options)
+
+    return StoppingCriteriaList([OutputOnly()])
