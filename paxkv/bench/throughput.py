@@ -17,6 +17,8 @@ from paxkv.bench.report import build_report, print_report
 from paxkv.bench.workload import read_workload
 from paxkv.output_file import OutputFile
 
+REFUSED = "refused"  # what a worker writes its reason under
+
 
 @dataclass(frozen=True)
 class ThroughputJob:
@@ -84,9 +86,12 @@ def _run_in_own_process(job: ThroughputJob, engine: str) -> Measurement:
         result = Path(folder) / "measurement.json"
         command = [sys.executable, "-m", "paxkv.bench.worker", engine, str(result)]
         finished = subprocess.run(command, input=json.dumps(job.to_json()), text=True, check=False)
+        told = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
+        if REFUSED in told:
+            raise ValueError(f"{engine}: {told[REFUSED]}")
         if finished.returncode != 0:
             raise ValueError(f"{engine} failed with exit code {finished.returncode}, see above")
-        return Measurement.from_json(json.loads(result.read_text(encoding="utf-8")))
+        return Measurement.from_json(told)
 
 
 def machine() -> dict[str, Any]:

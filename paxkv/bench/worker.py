@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from paxkv.bench.measurement import Measurement
-from paxkv.bench.throughput import ThroughputJob
+from paxkv.bench.throughput import REFUSED, ThroughputJob
 from paxkv.bench.workload import read_workload
 
 
@@ -40,7 +40,7 @@ def main() -> int:
     try:
         measurement = measure(engine, ThroughputJob.from_json(json.load(sys.stdin)), started)
     except ValueError as error:
-        print(f"{engine}: {error}", file=sys.stderr)
+        Path(result).write_text(json.dumps({REFUSED: str(error)}), encoding="utf-8")
         return 1
     Path(result).write_text(json.dumps(measurement.to_json()), encoding="utf-8")
     return 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 # Of the wrong kind on purpose: what reads or writes through a stream that was closed is told so.
 _STAND_INS = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
@@ -22,6 +23,23 @@ def prepare_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     for stream in (sys.stdin, sys.stdout):
         _replace_odd_characters(stream)
+    if sys.stderr is sys.__stderr__:
+        # What cannot be told must not end the work; nor is there anywhere to tell of it.
+        told = io.BufferedWriter(_Unfailing(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(
+            told, sys.stderr.encoding, errors="backslashreplace", line_buffering=True
+        )
+
+
+class _Unfailing(io.FileIO):
+    """A file that loses what it cannot write."""
+
+    def write(self, content: Any, /) -> int:
+        try:
+            written = super().write(content)
+        except OSError:
+            written = None
+        return memoryview(content).nbytes if written is None else written
 
 
 def _occupy(number: int, flags: int) -> None:

@@ -90,7 +90,8 @@ def build_app(
         spans = RequestSpans(otlp_exporter(settings.otlp_traces_endpoint), names[0])
         loop.observers.append(spans)
     if settings.chat_template is not None:
-        service.need_tokenizer().set_chat_template(settings.chat_template)
+        # The model's own stays: it may serve others, or LLM.chat.
+        service.tokenizer = service.need_tokenizer().with_chat_template(settings.chat_template)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

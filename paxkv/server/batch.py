@@ -62,6 +62,7 @@ def run_batch(
     limits = RequestLimits(
         max_request_seconds=UNLIMITED,
         max_body_bytes=UNLIMITED,
+        max_body_values=UNLIMITED,
         max_held_bytes=UNLIMITED,
         max_waiting_grammars=UNLIMITED,
     )

@@ -31,6 +31,7 @@ REFUSED = {
     "truncation_side": Refused("truncate_prompt_tokens keeps a prompt's end", ("left",)),
     "guided_whitespace_pattern": Refused("white space follows the grammar"),
     "guided_decoding_backend": Refused("there is one"),
+    "structural_tag": Refused("forms are those of structured_outputs"),
     "watermarking": Refused("nothing is hidden in answers"),
     "repetition_detection": Refused("see repetition_penalty"),
     "thinking_token_budget": Refused("thoughts are not bounded by themselves", (-1,)),

@@ -119,7 +119,9 @@ class GenerationBody(SamplingFields):
         """
         given = {name: getattr(self, name) for name in SAMPLING_FIELDS}
         given = {name: value for name, value in given.items() if value is not None}
-        if self.max_completion_tokens is not None:
+        if self.only_echoes:
+            given["max_tokens"] = 1  # sampled and not shown
+        elif self.max_completion_tokens is not None:
             given["max_tokens"] = self._most_tokens()
         if isinstance(given.get("logit_bias"), dict):
             given["logit_bias"] = _token_keys(given["logit_bias"])
@@ -130,10 +132,15 @@ class GenerationBody(SamplingFields):
             (given["structured_outputs"],) = forms.values()
         return given
 
+    @property
+    def only_echoes(self) -> bool:
+        """Whether the prompt is all that is wanted."""
+        return False
+
     def _most_tokens(self) -> int:
         """max_completion_tokens, checked under the name it came with."""
         try:
-            SamplingParams(max_tokens=self.max_completion_tokens or 1)  # 0: see `echo`
+            SamplingParams(max_tokens=self.max_completion_tokens)
         except ValueError as error:
             message = str(error).replace("max_tokens", "max_completion_tokens", 1)
             raise BadRequest(message, param="max_completion_tokens") from None

@@ -26,7 +26,11 @@ from paxkv.text.tokenizer import Tokenizer
 
 REMEMBERED = 64
 _TOLD = re.compile(r"^Error: (.*)$", re.MULTILINE)  # the rest is a dump of everything
-_GBNF_RULE = re.compile(r"^[ \t]*[\w-]+[ \t]*::=", re.MULTILINE)  # no rule of Lark's begins so
+DEAD_END = "no text completes it"  # what llguidance has no words for
+_GBNF_RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)  # no rule of Lark's begins so
+_GBNF_WORD = re.compile(
+    r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|\{[^}]*\}|[\w-]+', re.DOTALL
+)  # literals, character classes, comments and repetitions whole, so that no name is found in them
 BETWEEN_TOKENS = r"[ \n]"  # at most once, so that no answer ends in endless white space
 
 
@@ -55,7 +59,8 @@ class Grammar:
         """Why nothing can follow, the end neither; empty if something can."""
         error = self._matcher.get_error()
         told = _TOLD.search(error)
-        return told[1] if told else error
+        reason = told[1] if told else error
+        return DEAD_END if reason == "None" else reason
 
     def allowed(self, ends: np.ndarray) -> np.ndarray:
         """Bits uint32 [ceil(V / 32)] of the tokens that may follow.
@@ -165,9 +170,26 @@ def _lark(grammar: str) -> str:
     if not _GBNF_RULE.search(grammar):
         return grammar
     try:
-        return gbnf_to_lark(grammar)
+        return gbnf_to_lark(_with_lark_names(grammar))
     except Exception as error:  # some of it only this
         raise _not_compiled("grammar", str(error)) from None
+
+
+def _with_lark_names(grammar: str) -> str:
+    """Rename GBNF's rules as Lark can have them, each to a name of its own: Lark's are of one
+    case, without dashes, and begin with a letter; `start` is what `root` becomes."""
+    names: dict[str, str] = {}
+    taken = {"start"}
+    for rule in _GBNF_RULE.finditer(grammar):
+        if rule[1] == "root" or rule[1] in names:
+            continue
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rule[1]).replace("-", "_").lower()
+        name = name if name[0].isalpha() else f"r{name}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        names[rule[1]] = name
+    return _GBNF_WORD.sub(lambda word: names.get(word[0], word[0]), grammar)
 
 
 def _not_compiled(kind: str, message: str) -> FormError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from collections.abc import Mapping, Sequence
@@ -154,6 +155,12 @@ class Tokenizer:
         Raises ValueError if it does not compile.
         """
         self._templates = {"default": load_template(template)}
+
+    def with_chat_template(self, template: str | Path) -> Tokenizer:
+        """Return a copy that uses this template, as `set_chat_template` does."""
+        other = copy.copy(self)
+        other.set_chat_template(template)
+        return other
 
     def render_chat(
         self,

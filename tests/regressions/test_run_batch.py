@@ -76,6 +76,11 @@ def test_api_10_one_line_out_for_each_line_in(tmp_path: Path) -> None:
     assert first != second
 
 
+def test_limits_on_bodies_are_for_servers(tmp_path: Path) -> None:
+    line = request_line("a", "hi", metadata={"much": [0] * 600_000})
+    assert run(tmp_path, [line])[0].answered == 1
+
+
 def test_the_simple_form(tmp_path: Path) -> None:
     lines = [json.dumps({"prompt": text, "max_tokens": 3, "temperature": 0.0, "ignore_eos": True})
              for text in ("one", "two", "three")]  # fmt: skip

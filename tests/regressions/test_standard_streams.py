@@ -82,6 +82,28 @@ def test_closed_errors_change_nothing() -> None:
     assert run("generate --model m hi", "2>&-") == (0, "café 中\n".encode(), "")
 
 
+def test_full_errors_change_nothing() -> None:
+    """Nothing can be said there, and no work ends for it."""
+    assert run("generate --model m hi", "2>/dev/full") == (0, "café 中\n".encode(), "")
+    assert run("generate --model missing hi", "2>/dev/full") == (2, b"", "")
+    program = (
+        "import sys\n"
+        "from paxkv.cli.standard_streams import prepare_streams\n"
+        "prepare_streams()\n"
+        "print('loading', file=sys.stderr)\n"
+        "print('done')"
+    )
+    finished = subprocess.run(
+        f'"{sys.executable}" -c "{program}" 2>/dev/full',
+        shell=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        stdout=subprocess.PIPE,
+    )
+    assert (finished.returncode, finished.stdout) == (0, b"done\n")
+
+
 def test_a_closed_stream_is_nobody_elses() -> None:
     """The next file that is opened must not become standard output."""
     program = (

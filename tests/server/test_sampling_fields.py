@@ -9,8 +9,9 @@ import pytest
 from paxkv.engine.request import Request
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.server.schemas import SAMPLING_FIELDS
-from tests.server.tiny_server import TinyServer
+from tests.server.tiny_server import TinyServer, chat, completion
 
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 BEAMS = {"use_beam_search": True, "temperature": 0, "n": 2}
 # A value that is not the default, and what it needs besides.
 FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -76,3 +77,22 @@ def test_every_field_reaches_the_engine(
             value = {int(token): bias for token, bias in value.items()}
         assert found == getattr(SamplingParams(**{"max_tokens": 4, **context, name: value}), name)
         assert found != getattr(SamplingParams(), name)
+
+
+def test_max_completion_tokens_is_named_as_it_was_sent(server: TinyServer) -> None:
+    """Kind: an alias whose errors speak of the other name."""
+    for path, body in ((COMPLETIONS, completion()), (CHAT, chat())):
+        for wrong in (0, -1):
+            error = server.post(path, {**body, "max_completion_tokens": wrong}).error
+            assert error["param"] == "max_completion_tokens", error
+            assert error["message"].startswith("max_completion_tokens must be"), error
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_no_tokens_with_echo_score_the_prompt(server: TinyServer, name: str) -> None:
+    """max_completion_tokens counts where both are given."""
+    body = completion(echo=True, **{"max_tokens": 5, name: 0})
+    (choice,) = server.post(COMPLETIONS, body).json()["choices"]
+    assert choice["text"] == body["prompt"]
+    both = completion(echo=True, max_tokens=0, max_completion_tokens=3)
+    assert server.post(COMPLETIONS, both).json()["usage"]["completion_tokens"] == 3

@@ -179,8 +179,8 @@ def test_no_calls_are_no_list_of_calls() -> None:
         said = {"role": "assistant", "content": "yo", "tool_calls": []}
         body = {"messages": [said, {"role": "user", "content": "hi"}]}
         ids = server.post("/tokenize", body).json()["tokens"]
-    lent_model().get_tokenizer().set_chat_template(TEMPLATE)
     assert tokenizer().decode(ids) == "assistant,user,"
+    assert lent_model().get_tokenizer().chat_template == TEMPLATE, "a server's is its own"
 
 
 def test_tokenize_counts_what_a_chat_would(server: TinyServer) -> None:

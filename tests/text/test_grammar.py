@@ -108,6 +108,8 @@ def test_no_answer_moves_another(grammars: Grammars, checkpoint: Any) -> None:
         ({"regex": "a("}, "regex cannot be compiled: .*unclosed group"),
         ({"json": {"type": "foo"}}, "json cannot be compiled: .*foo"),
         ({"grammar": "start: b"}, "grammar cannot be compiled"),
+        ({"grammar": "root ::= root"}, "grammar cannot be compiled: no text completes it"),
+        ({"json": {"$ref": "#"}}, "json cannot be compiled: no text completes it"),
     ],
     ids=str,
 )

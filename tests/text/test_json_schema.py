@@ -186,6 +186,9 @@ def test_lark_however_it_starts(walk: FormWalk, grammar: str) -> None:
         '# start: here\nroot ::= animal\nanimal ::= "cat"',
         'animal ::= "x"\nroot::="cat"',
         '  root  ::= "c" [a-z]{2}',
+        'start ::= "cat"\nroot ::= start',
+        'a-b ::= "c"\na_b ::= "a"\naB ::= "t"\nAB ::= root\nroot ::= a-b a_b{1,1} aB # a-b',
+        '2nd ::= "cat"\nroot ::= 2nd | "start" | [start]',
     ],
 )
 def test_gbnf_however_it_starts(walk: FormWalk, grammar: str) -> None:

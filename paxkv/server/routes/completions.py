@@ -28,6 +28,11 @@ class CompletionBody(GenerationBody):
     prompt: Prompts
     echo: bool | None = None
 
+    @property
+    def only_echoes(self) -> bool:
+        most = self.max_completion_tokens
+        return bool(self.echo) and (self.max_tokens if most is None else most) == 0
+
 
 def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
@@ -48,8 +53,6 @@ def routes(service: Service) -> APIRouter:
 
 def _requests(service: Service, body: CompletionBody, request_id: str) -> list[Request]:
     values = body.sampling(open_objects=service.settings.allow_additional_properties)
-    if body.echo and values.get("max_tokens") == 0:
-        values["max_tokens"] = 1  # sampled and not shown
     if body.echo and "logprobs" in values:
         values.setdefault("prompt_logprobs", values["logprobs"])
     params = sampling_params(values, service.limits)
@@ -70,7 +73,6 @@ class CompletionFormat:
         self._tokenizer = service.tokenizer
         self._body = body
         self._requests = requests
-        self._only_echo = bool(body.echo) and 0 in (body.max_tokens, body.max_completion_tokens)
         self._head = {
             "id": request_id,
             "object": "text_completion",
@@ -114,7 +116,7 @@ class CompletionFormat:
 
     def _choice(self, request: Request, new: CompletionOutput) -> dict[str, Any]:
         """The choice for what is new of a sequence: all of it, or a piece."""
-        if self._only_echo:
+        if self._body.only_echoes:
             ended = new.finish_reason and "length"
             new = replace(new, text="", token_ids=[], finish_reason=ended, stop_reason=None)
             new.logprobs = None if new.logprobs is None else []
