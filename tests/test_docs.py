@@ -82,3 +82,12 @@ def test_a_reader_finds_the_answer_in_three_files(question: str, steps: list[str
         names = re.findall(r"`([^`]+)`", rest)
         missing = [name for name in names if name not in text(ROOT / path)]
         assert not missing, f"{path} has no {missing}"
+
+
+def test_names_in_the_tour_of_the_decode_kernel_are_those_of_its_source() -> None:
+    section = text(ROOT / "docs/kernels.md").split("## Reading the decode kernel")[1]
+    files = [*ROOT.glob("pallas_kernels/triton/*.py"), *ROOT.glob("pallas_kernels/*.py")]
+    source = "".join(text(path) for path in files)
+    names = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", section.split("\n## ")[0]))
+    missing = {name for name in names if not re.search(rf"\b{name}\b", source)}
+    assert names and not missing

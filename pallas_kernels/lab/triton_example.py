@@ -64,7 +64,7 @@ def _kernel(seq, seen, tables, q, k_pages, v_pages, out, lse, *, scale, group):
         k = plgpu.load(k_pages.at[where], mask=readable, other=0.0).astype(q.dtype)
         v = plgpu.load(v_pages.at[where], mask=readable, other=0.0).astype(q.dtype)
         scores = jnp.where(mask[None], _dot(queries, k.T) * scale, -1e30)
-        # The softmax so far: `total` and `acc` are relative to the largest score, `top`.
+        # The softmax so far: `total` and `acc` are relative to the largest score, `row_max`.
         new_top = jnp.maximum(row_max, scores.max(axis=1))
         weight, keep = jnp.exp(scores - new_top[:, None]), jnp.exp(row_max - new_top)
         acc = acc * keep[:, None] + _dot(weight.astype(q.dtype), v)
