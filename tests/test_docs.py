@@ -90,4 +90,5 @@ def test_names_in_the_tour_of_the_decode_kernel_are_those_of_its_source() -> Non
     source = "".join(text(path) for path in files)
     names = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", section.split("\n## ")[0]))
     missing = {name for name in names if not re.search(rf"\b{name}\b", source)}
-    assert names and not missing
+    assert names
+    assert not missing
