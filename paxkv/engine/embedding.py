@@ -16,10 +16,10 @@ from paxkv.outputs import EmbeddingOutput, EmbeddingRequestOutput
 
 @dataclass(frozen=True, kw_only=True)
 class PoolingParams:
-    """How hidden states become one vector.
+    """Options that turn hidden states into one vector.
 
     pooling: "last", the last token's, or "mean", over all tokens of the prompt. normalize: to
-    length 1. A wrong value is a ValueError which names it.
+    length 1. Raises ValueError naming a wrong value.
     """
 
     pooling: Literal["last", "mean"] = "last"
@@ -33,9 +33,9 @@ class PoolingParams:
 
 @dataclass(eq=False)
 class EmbeddingRequest(Request):
-    """The prompt is computed like any other; the one token sampled after it is not shown.
+    """A request for a vector. Its prompt is computed like any other; its one token is discarded.
 
-    The hidden states are those after the last norm, from which logits are made.
+    The hidden states are those after the final norm, from which logits are computed.
     """
 
     generates: ClassVar[bool] = False
@@ -52,14 +52,14 @@ class EmbeddingRequest(Request):
         return self.pooling.pooling == "mean"
 
     def pool(self, hidden: np.ndarray, num_tokens: int) -> None:
-        """Take in the sum `[hidden_size]` of the next `num_tokens` tokens' hidden states."""
+        """Add the sum `[hidden_size]` of the hidden states of the next `num_tokens` tokens."""
         before = 0.0 if self._sum is None else self._sum
         self._sum = before + np.asarray(hidden, np.float64)
         self.num_pooled += num_tokens
 
     @property
     def embedding(self) -> NDArray[np.float32]:
-        """`[hidden_size]`, once the request has finished without an error."""
+        """The vector `[hidden_size]`, once the request has finished without an error."""
         assert self._sum is not None
         vector = self._sum / self.num_pooled
         if self.pooling.normalize:

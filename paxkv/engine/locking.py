@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class EngineLock:
-    """Lets threads share an engine, and nothing cut a call into it in two.
+    """Lock that lets threads share an engine, and that no signal interrupts.
 
-    Threads take turns. Ctrl-C and other signals wait for the end of a turn. So does an abort that
-    comes inside a turn of the same thread, from a stream that the garbage collector closes. In a
-    forked child every call is a RuntimeError.
+    One thread at a time calls the engine. Ctrl-C and other signals wait for the end of the call. So
+    does an abort that arrives inside a call of the same thread, from a stream that the garbage
+    collector closes. In a forked child every call is a RuntimeError.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -54,7 +54,7 @@ class EngineLock:
             pass
 
     def close(self) -> None:
-        """End all requests and release the engine's memory; again does nothing."""
+        """End all requests and release the engine's memory; idempotent."""
         with DeferredSignals(), self._turn:
             if not self._closed:
                 self._engine.close()
@@ -89,7 +89,7 @@ class EngineLock:
         self._engine.step()
 
 
-# What people stop a program with, or a call that takes too long.
+# Signals that stop a program, or a call that takes too long.
 HELD = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGVTALRM", "SIGUSR1", "SIGUSR2")
@@ -98,8 +98,8 @@ HELD = tuple(
 
 
 class DeferredSignals:
-    """While entered, signals that Python handles wait: their handlers run on leaving, and what
-    they raise comes out of there.
+    """Context manager that defers signals with Python handlers: the handlers run on exit, and
+    their exceptions are raised from there.
 
     A second Ctrl-C is handled at once. Outside the main thread, where signals do not arrive, it
     changes nothing.
@@ -148,7 +148,7 @@ class DeferredSignals:
             self._handle(frame)
 
     def _handle(self, frame: FrameType | None) -> None:
-        """All that came, though one of them raises."""
+        """Run all deferred handlers, even if one of them raises."""
         if self._came:
             number = self._came.pop(0)
             try:

@@ -22,7 +22,7 @@ def needs_context(tokenizer: Tokenizer) -> bool:
 
 
 def is_byte_level(tokenizer: Tokenizer) -> bool:
-    """Whether each token is a string of bytes, and a text the bytes of its tokens in a row."""
+    """Whether a text is the concatenated bytes of its tokens."""
     return tokenizer.decoder is not None and b'"ByteLevel"' in tokenizer.decoder.__getstate__()
 
 
@@ -30,8 +30,8 @@ class Detokenizer:
     """Turn token ids into text piece by piece.
 
     The pieces and the last `flush` join to `tokenizer.decode` of all pushed ids. A character
-    whose bytes are split over tokens is held until its last byte is there; of a byte-level token
-    that finishes some text and begins a character, the text is not held. With `context` (the
+    whose bytes are split over tokens is held until its last byte arrives; if a byte-level token
+    finishes some text and begins a character, only the character is held. With `context` (the
     end of the prompt), the pieces join to what the ids add behind that context, which keeps the
     leading space that SentencePiece decoders drop.
     """
@@ -65,7 +65,7 @@ class Detokenizer:
         return DecodeStream(ids=ids or None, skip_special_tokens=self._skip)
 
     def push(self, token_id: int) -> str:
-        """The text that `token_id` finishes, possibly empty."""
+        """Take a token; return the text it finishes, possibly empty."""
         self._ids.append(token_id)
         try:
             piece = self._stream.step(self._tokenizer, token_id)
@@ -99,7 +99,7 @@ class Detokenizer:
         return piece
 
     def flush(self) -> str:
-        """The rest, unfinished bytes as U+FFFD; call once, when no token follows."""
+        """Return the rest, unfinished bytes as U+FFFD; call once, when no token follows."""
         if not self._pending:
             return ""
         self._pending = []

@@ -1,4 +1,4 @@
-"""Messages as clients send them, and what chat templates see of them."""
+"""Messages of a chat, normalized for chat templates."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TEXT_OF_PART = {
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages in the one shape that templates are written for.
+    """Normalize messages to the shape that templates expect.
 
-    Content is text: parts are joined, and where there is none it is empty. Arguments of tool
-    calls are values, though OpenAI's clients send JSON; an empty list of calls, and any other
-    field that is None, is left out. Raises ValueError naming the message at fault.
+    Content becomes text: parts are joined, and missing content is empty. Arguments of tool calls
+    are parsed, since OpenAI's clients send JSON. An empty list of calls, and any field that is
+    None, is dropped. Raises ValueError naming the message at fault.
     """
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
         raise ValueError("messages must be a list of {'role': …, 'content': …} objects")
@@ -63,8 +63,8 @@ def _with_values(call: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Arguments(dict[str, Any]):
-    """Arguments of a call: an object to templates that go through it, and JSON to those that put
-    it into a text, as some families' do."""
+    """Arguments of a call: a mapping for templates that iterate over it, JSON text for those
+    that concatenate it."""
 
     def __str__(self) -> str:
         return json.dumps(self, ensure_ascii=False)

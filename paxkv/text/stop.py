@@ -174,7 +174,7 @@ class SequenceText:
         self._matched = [0] * len(rules.strings)
 
     def followed_by(self, token_id: int) -> SequenceText:
-        """A copy that has taken one token more; it may have ended."""
+        """Return a copy that has taken one more token; it may have ended."""
         other = copy(self)
         if self._detokenizer is not None:
             other._detokenizer = self._detokenizer.copy()
@@ -192,7 +192,7 @@ class SequenceText:
         return self._count
 
     def push(self, token_id: int) -> Finish | None:
-        """Take the next token; the decision if it ends the sequence."""
+        """Take the next token; return the decision if it ends the sequence."""
         if self._finish is not None:
             raise RuntimeError(f"token {token_id} pushed after the sequence ended")
         rules = self._rules
@@ -294,7 +294,7 @@ class SequenceText:
             self._held = ""
 
     def _catch_up(self) -> None:
-        """Make the text that `push` left for later (only without stop strings)."""
+        """Decode the text that `push` deferred (only without stop strings)."""
         if self._waiting:
             self._decode_waiting()
         if self._finish is not None and not self._rules.strings:
