@@ -1,4 +1,4 @@
-"""Batch files: lines of requests in, lines of results out, and what is kept in between."""
+"""Batch files: lines of requests in, lines of results out, partial results in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ URLS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")
 
 @dataclass(frozen=True)
 class BatchLine:
-    """One request. number: of the line, from 1. error: why there is none to be sent."""
+    """One request. number: of the line, from 1. error: why the line cannot be sent."""
 
     number: int
     digest: str
@@ -30,8 +30,8 @@ class BatchLine:
 
     @classmethod
     def parse(cls, number: int, text: str) -> BatchLine:
-        """OpenAI's form, `{"custom_id", "method", "url", "body"}`, or the simple one,
-        `{"prompt", …}`, with an answer of /v1/completions."""
+        """Parse OpenAI's format, `{"custom_id", "method", "url", "body"}`, or the simple one,
+        `{"prompt", …}`, which /v1/completions answers."""
         digest = sha256(text.encode(errors="replace")).hexdigest()[:16]
         try:
             found = json.loads(text)
@@ -53,7 +53,7 @@ class BatchLine:
         return cls(number, digest, custom_id, found["url"], found["body"])
 
     def result(self, status: int, answer: Any) -> dict[str, Any]:
-        """The line to write, in OpenAI's form."""
+        """Format a result in OpenAI's format."""
         response = {"status_code": status, "request_id": f"batch-{self.number}", "body": answer}
         return {
             "id": f"batch_req_{self.number}",
@@ -63,7 +63,7 @@ class BatchLine:
         }
 
     def refusal(self) -> dict[str, Any]:
-        """The line to write where nothing could be sent."""
+        """Format the result of a line that could not be sent."""
         message = f"line {self.number}: {self.error}"
         return {
             "id": f"batch_req_{self.number}",
@@ -74,7 +74,7 @@ class BatchLine:
 
 
 def _complaint(found: dict[str, Any]) -> str | None:
-    """What is wrong with a line in OpenAI's form, apart from its body's fields."""
+    """The fault of a line in OpenAI's format, apart from its body's fields; None without one."""
     body = found.get("body")
     if found.get("method", "POST") != "POST":
         return "method must be POST"
@@ -86,19 +86,19 @@ def _complaint(found: dict[str, Any]) -> str | None:
 
 
 def read_batch(path: Path) -> Iterator[BatchLine]:
-    """The requests of a file; blank lines are none."""
+    """Yield the requests of a file; blank lines are skipped."""
     for number, text in enumerate(text_lines(path, errors="replace"), start=1):
         if text.strip():
             yield BatchLine.parse(number, text.strip())
 
 
 def count_lines(path: Path) -> int:
-    """How many `read_batch` gives."""
+    """Number of requests that `read_batch` yields."""
     return sum(1 for text in text_lines(path, errors="replace") if text.strip())
 
 
 def check_files(source: Path, target: Path, *, resume: bool) -> OutputFile:
-    """The output file of a run, if the run can use both. Raises ValueError if it cannot."""
+    """Check both files of a run; return the output. Raises ValueError if one cannot be used."""
     if not source.is_file():
         raise ValueError(f"input_file={str(source)!r} is not a file")
     try:
@@ -122,12 +122,12 @@ def check_files(source: Path, target: Path, *, resume: bool) -> OutputFile:
 
 
 def partial_path(output: OutputFile) -> Path:
-    """Where results are kept until all are there."""
+    """Path of the results until the run is complete."""
     return output.target.with_name(output.target.name + ".partial")
 
 
 class BatchResults:
-    """Results in the order of their lines, each on disk as soon as it is there.
+    """Results in the order of their lines, each written to disk at once.
 
     Until all are there they are in `TARGET.partial`, in the order they came in; `close` writes
     the output file at once and whole. Results of an earlier run are taken from there. Raises

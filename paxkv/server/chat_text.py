@@ -9,7 +9,7 @@ from paxkv.server.tools.tool_calls import CallReader, ToolCall, Unfinished
 
 
 class ChatText:
-    """Takes an answer's text as it comes.
+    """Splits an answer's text, as it arrives, into content and tool calls.
 
     reader: None if no tool can be called. most_calls: further ones are dropped; None for no limit.
     """
@@ -21,7 +21,7 @@ class ChatText:
         self.num_calls = 0
 
     def deltas(self, text: str, ended: bool) -> list[dict[str, Any]]:
-        """What to tell of `text`; some may be held back until more is known, or the end."""
+        """Deltas for `text`; some may be held back until more text arrives, or the end."""
         if self._reader is None:
             return [{"content": text}] if text else []
         found = self._reader.feed(text)

@@ -1,4 +1,4 @@
-"""ResponseBody: what POST /v1/responses takes, and the chat request that it means."""
+"""ResponseBody: the body of POST /v1/responses, and its chat request."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class ResponseBody(GenerationBody):
         return LOGPROBS in (self.include or ())
 
     def chat(self, messages: list[dict[str, Any]]) -> ChatBody:
-        """The chat request; its answer is told in pieces, streamed or not."""
+        """The equivalent chat request; its answer is read in pieces, streamed or not."""
         names = GenerationBody.model_fields.keys() - REFUSED.keys() - {"stream_options"}
         shared = {name: getattr(self, name) for name in names}
         tools, choice = self._tools()

@@ -1,4 +1,4 @@
-"""From the items of /v1/responses to the messages of a chat."""
+"""Conversion of /v1/responses items to chat messages."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from paxkv.server.tools.definitions import Tools
 
 
 class ResponseObject:
-    """Takes the pieces of a chat answer; what it says is the same streamed or not."""
+    """Builds a response from the pieces of a chat answer, the same streamed or not."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ResponseObject:
         return self._told
 
     async def events(self, call: PendingRequest) -> AsyncIterator[dict[str, Any]]:
-        """What is told of it as it comes, `response.completed`, `.incomplete` or `.failed` last."""
+        """Yield events as the answer arrives, ending with `.completed`, `.incomplete` or `.failed`."""
         yield self._whole("created")
         yield self._whole("in_progress")
         try:
@@ -102,7 +102,7 @@ def encoded(event: dict[str, Any]) -> bytes:
 def _told_back(
     service: Service, body: ResponseBody, request: Request, response_id: str
 ) -> dict[str, Any]:
-    """The response before there is an answer: what was asked for, with what is in effect."""
+    """The response before its answer: the request's fields and the values in effect."""
     filled = {"description": None, "parameters": None, "strict": None}
     return {
         "id": response_id,

@@ -1,4 +1,4 @@
-"""ResponseOutput: the output items of a response, and the events that tell of them."""
+"""ResponseOutput: the output items of a response, and their events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Event = dict[str, Any]
 
 
 class ResponseOutput:
-    """Puts the deltas of a chat answer together as items; each step returns its events.
+    """Assembles the deltas of a chat answer into items; each step returns its events.
 
     One item is open at a time, and text that is only white space opens none unless more comes.
 
@@ -25,11 +25,11 @@ class ResponseOutput:
         self._logprobs: list[dict[str, Any]] = []
 
     def hear(self, logprobs: list[dict[str, Any]]) -> None:
-        """Log-probabilities of tokens whose text comes next."""
+        """Take the log-probabilities of tokens whose text comes next."""
         self._logprobs += logprobs
 
     def take(self, delta: dict[str, Any]) -> list[Event]:
-        """A delta of /v1/chat/completions."""
+        """Take a delta of /v1/chat/completions."""
         events = []
         if delta.get("content"):
             events += self._text(delta["content"])
@@ -40,7 +40,7 @@ class ResponseOutput:
         return events
 
     def end(self, completed: bool) -> list[Event]:
-        """No more comes; the answer was cut off unless it is completed."""
+        """End the output; the answer was cut off unless `completed`."""
         events = []
         if not self.items:
             events += self._message()
@@ -53,7 +53,7 @@ class ResponseOutput:
         return events + self._close("completed" if whole else "incomplete")
 
     def abandon(self) -> None:
-        """The answer failed: what is open stays as far as it got."""
+        """Mark the open item as incomplete: the answer failed."""
         if self._open is not None:
             self._open["status"] = "incomplete"
 
@@ -63,7 +63,7 @@ class ResponseOutput:
 
     @property
     def _place(self) -> dict[str, Any]:
-        """Where the open item is, for events."""
+        """Position of the open item, for events."""
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
 
     def _text(self, text: str) -> list[Event]:

@@ -33,7 +33,7 @@ class ToolCall:
 
 @dataclass
 class Unfinished:
-    """The last call was cut off; what was told of it cannot be called."""
+    """Mark of a call that was cut off and cannot be executed."""
 
 
 Found = str | ToolCall | Unfinished
@@ -207,7 +207,7 @@ class LlamaCalls:
 
 
 class ForcedCalls:
-    """An answer that a form keeps to calls: arguments are told as they come, nothing is content.
+    """An answer constrained to calls: arguments stream as they arrive, nothing is content.
 
     name: of the one function, and then the answer is its arguments. Otherwise it is a list of
     `{"name": …, "parameters": {…}}`.
