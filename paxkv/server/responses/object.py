@@ -47,7 +47,7 @@ class ResponseObject:
         return self._told
 
     async def events(self, call: PendingRequest) -> AsyncIterator[dict[str, Any]]:
-        """Yield events as the answer arrives, ending with `.completed`, `.incomplete` or `.failed`."""
+        """Yield events as the answer arrives; the last one says how the response ended."""
         yield self._whole("created")
         yield self._whole("in_progress")
         try:
