@@ -172,7 +172,7 @@ class BatchResults:
         return response is None or response["status_code"] != 200
 
     def expect(self, line: BatchLine) -> None:
-        """The next line to be answered; results are put in order when all are there."""
+        """Announce the next line; results are put in order at the end."""
 
     def add(self, line: BatchLine, result: dict[str, Any], *, final: bool = True) -> None:
         """Keep a result; one that is not final is made again on resuming."""
@@ -187,20 +187,20 @@ class BatchResults:
                 raise OutputError.of(error, self._partial) from None
 
     def close(self) -> None:
-        """All results are there: write the file, and forget the partial one."""
+        """Write the complete file, and delete the partial one."""
         self.abandon()
         lines = (self._results[number] + "\n" for number in sorted(self._results))
         self._output.write_text("".join(lines))
         self._partial.unlink()
 
     def abandon(self) -> None:
-        """Leave what is there for a later run."""
+        """Leave partial results for a later run."""
         with suppress(OSError):  # every result was flushed, or told as lost, when it came
             self._file.close()
 
 
 class StreamedResults:
-    """Results for a pipe or a device, each as soon as it and those of all lines before are there.
+    """Results for a pipe or a device, each written once all earlier ones are.
 
     Raises OutputError where they cannot be written.
     """
@@ -215,19 +215,19 @@ class StreamedResults:
             raise OutputError.of(error, self._path) from None
 
     def has(self, line: BatchLine) -> bool:
-        """Nothing is kept from an earlier run."""
+        """Always False: a stream has no earlier run."""
         return False
 
     def has_failed(self, line: BatchLine) -> bool:
-        """Of no line, as there is none `has` is true of."""
+        """Always False, as for `has`."""
         return False
 
     def expect(self, line: BatchLine) -> None:
-        """The next line to be answered; its result comes after those of the lines before."""
+        """Announce the next line; its result follows those of earlier lines."""
         self._expected.append(line.number)
 
     def add(self, line: BatchLine, result: dict[str, Any], *, final: bool = True) -> None:
-        """Write a result and those that waited for it, or let it wait for one before it."""
+        """Write a result and those that waited for it, or hold it until earlier ones arrive."""
         self._results[line.number] = json.dumps(result)
         try:
             while self._expected and self._expected[0] in self._results:
@@ -237,7 +237,7 @@ class StreamedResults:
             raise OutputError.of(error, self._path) from None
 
     def close(self) -> None:
-        """All results have been written."""
+        """Do nothing: all results have been written."""
         self.abandon()
 
     def abandon(self) -> None:
@@ -247,5 +247,5 @@ class StreamedResults:
 
 
 def open_results(output: OutputFile) -> BatchResults | StreamedResults:
-    """Where the results for `output` go until all are there."""
+    """Open the results for `output`."""
     return StreamedResults(output) if output.is_stream else BatchResults(output)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """The most of everything a client can send; each is an option of `paxkv serve`.
+    """Upper bounds on what a client can send; each is an option of `paxkv serve`.
 
     What the engine bounds anyway (max_model_len, max_num_seqs, max_logprobs) is not repeated here.
 

@@ -15,7 +15,7 @@ ROOT_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*")
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Options of a server. A wrong value is a ValueError that names it.
+    """Options of a server. Raises ValueError naming a wrong value.
 
     host: address to listen on; 0.0.0.0 for every interface.
     port: 0 takes a free one.
@@ -106,7 +106,7 @@ class ServerSettings:
                 raise ValueError(f"{name} must be a list of keys")
 
     def keys(self) -> tuple[Keys, Keys]:
-        """Of the API, and of the admin routes. Raises ValueError if a file cannot be used."""
+        """Keys of the API and of the admin routes. Raises ValueError if a file cannot be used."""
         return (
             Keys(gather_keys(self.api_key, self.api_key_file, "api_key")),
             Keys(gather_keys(self.admin_key, self.admin_key_file, "admin_key")),

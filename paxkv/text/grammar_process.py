@@ -52,7 +52,7 @@ def _read(lines: SimpleQueue[str]) -> None:
 
 
 def _try(grammars: Grammars, form: FormSource) -> str:
-    """What is wrong with it, empty if nothing is."""
+    """The fault of a grammar, empty without one."""
     try:
         grammars.check(form)
     except FormError as error:

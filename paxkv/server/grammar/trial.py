@@ -49,7 +49,7 @@ class GrammarTrial:
                 self._passed.popitem(last=False)
 
     def _try(self, form: FormSource) -> str:
-        """What is wrong with it, empty if nothing is."""
+        """The fault of a grammar, empty without one."""
         try:
             if self._process is None or self._process.poll() is not None:
                 self.close()
@@ -70,7 +70,7 @@ class GrammarTrial:
         self._ask({**self._grammars.vocabulary(), "seconds": self._seconds}, START_SECONDS)
 
     def _ask(self, question: Any, seconds: float) -> Any:
-        """The process's answer. Raises TimeoutError; ValueError or OSError if it has ended."""
+        """Ask the process. Raises TimeoutError, or ValueError or OSError if it has ended."""
         process = self._process
         assert process is not None
         pipe_in, pipe_out = process.stdin, process.stdout

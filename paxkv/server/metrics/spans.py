@@ -21,7 +21,7 @@ _headers: ContextVar[dict[str, str]] = ContextVar("trace_headers", default={})  
 
 
 class TraceHeaders:
-    """Remembers a request's trace context for the spans of what it starts."""
+    """Keeps a request's trace context for the spans of its engine requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -38,7 +38,7 @@ class TraceHeaders:
 
 
 def otlp_exporter(endpoint: str) -> Any:
-    """Sends spans to a collector. Raises ValueError saying what to install."""
+    """Make an exporter of spans to a collector. Raises ValueError saying what to install."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:

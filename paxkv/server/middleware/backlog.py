@@ -49,7 +49,7 @@ class Backlog:
 
     @property
     def retry_after(self) -> int:
-        """Whole seconds: as long as the first in the queue has been waiting."""
+        """Whole seconds for Retry-After: the time that the first in the queue has waited."""
         first = next(iter(self._waiting.values()), None)
         return 1 if first is None else max(1, math.ceil(time.monotonic() - first.since))
 

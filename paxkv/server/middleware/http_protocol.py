@@ -83,7 +83,7 @@ class PatientProtocol(H11Protocol):
         self.transport.close()
 
     def _refusal(self, msg: str) -> ApiError:
-        """Of what the parser's error, which is being handled, is about."""
+        """Error object for the parser's error that is being handled."""
         error = sys.exc_info()[1]
         if (
             self.conn.our_state is h11.IDLE

@@ -247,7 +247,7 @@ def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> list[dict[s
 
 @contextmanager
 def own_names() -> Iterator[None]:
-    """Errors of the chat's fields, told of the fields that were sent."""
+    """Rename fields in errors: the chat's names to those that were sent."""
     try:
         yield
     except BadRequest as error:

@@ -159,7 +159,7 @@ def _check_json(where: str, text: str) -> None:
 
 
 def _texts(where: str, content: Any) -> Any:
-    """Content as /v1/chat/completions takes it. Raises BadRequest for what is no text."""
+    """Convert content to that of /v1/chat/completions. Raises BadRequest unless it is text."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

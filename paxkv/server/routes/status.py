@@ -29,12 +29,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/v1/models", response_model=None)
     async def models() -> Response:
-        """The names of the model that is served."""
+        """Names of the served model."""
         return json_response({"object": "list", "data": [card(name) for name in service.names]})
 
     @router.get("/v1/models/{name:path}", response_model=None)
     async def model(name: str) -> Response:
-        """One of them."""
+        """One name of the served model."""
         service.check_model(name)
         return json_response(card(name))
 

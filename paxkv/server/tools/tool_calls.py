@@ -42,7 +42,7 @@ Step = tuple[list[Found], State]
 
 
 class CallReader(Protocol):
-    """Text in, and out what of it is content and what are calls.
+    """Parser that splits text into content and calls.
 
     What comes out does not depend on how the text is cut into pieces, but for the pieces that
     content and arguments come in.
@@ -66,7 +66,7 @@ def call_reader(tools: Tools, call_format: CallFormat, thinking: bool = False) -
 
 
 def format_of_template(template: str | None) -> CallFormat:
-    """Which format a chat template teaches its model."""
+    """The format of calls that a chat template teaches its model."""
     text = template or ""
     return "llama3_json" if OPEN not in text and '"parameters"' in text else "hermes"
 
@@ -157,11 +157,11 @@ class HermesCalls:
         return calls, self._block
 
     def _take_prose(self, mark: str, ended: bool) -> list[Found]:
-        """All text is content but what `mark` may begin with."""
+        """Take all text as content, except an end that may begin `mark`."""
         return self._take(len(self._text) - (0 if ended else _beginning_of(mark, self._text)))
 
     def _take(self, length: int) -> list[Found]:
-        """So much of the text is content. White space at its end waits for what follows."""
+        """Take a part of the text as content; white space at its end waits for what follows."""
         text, self._text = self._space + self._text[:length], self._text[length:]
         if self._after_call:
             text = text.lstrip()
@@ -266,7 +266,7 @@ def _beginning_of(mark: str, text: str) -> int:
 
 
 def _calls_in(text: str) -> list[Found]:
-    """The call that an object is, or the calls that a list is of; none if any of it is not."""
+    """Calls in an object or a list; none if any part is not a call."""
     try:
         value = _DECODER.decode(text)
     except (ValueError, RecursionError):
