@@ -16,6 +16,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,12 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionS
 from pallas_kernels.lab.offline import TARGETS
 from paxkv.cache.pages import PageLayout
 from paxkv.engine.config import ResolvedConfig
+from paxkv.engine.runner.arguments import Arguments
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
 from paxkv.engine.runner.compiled_programs import CompiledPrograms
+from paxkv.engine.runner.program import Variant
+from paxkv.engine.runner.programs import FORWARD
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import Rope
 from paxkv.models.rope import rope_parameters
@@ -120,28 +124,34 @@ def table(config: ModelConfig, target: Ahead, backend: str, page_dtype: str) -> 
         describe(config),
         is_leaf=lambda x: isinstance(x, ArraySpec),
     )
+    limits = replace(LIMITS, attention_backend=backend, layers_per_program=config.num_layers)
     with jax.sharding.use_abstract_mesh(target.mesh):
-        kernels = Kernels.choose(backend, config, LIMITS, dtype, pages)
+        kernels = Kernels.choose(config, limits, dtype, pages)
     inv_freq, factor = rope_parameters(config, LIMITS.max_model_len)
-    found = CompiledPrograms(
+    arguments = Arguments(
         params,
         config,
-        LIMITS,
+        limits,
         rope=Rope(tuple(inv_freq.tolist()), factor),
-        layout=PageLayout.of(config, LIMITS.block_size, pages, kernels.transposed_keys),
-        num_pages=LIMITS.num_blocks + 1,
+        layout=layout_of(config, kernels, page_dtype),
+        num_pages=LIMITS.num_gpu_blocks + 1,
         buckets=Buckets.choose(LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens),
         kernels=kernels,
-        layers_per_program=config.num_layers,
         swapping=False,
     )
+    found = CompiledPrograms(arguments)
     found.compiler = target  # type: ignore[assignment]
     return found
 
 
+def layout_of(config: ModelConfig, kernels: Kernels, page_dtype: str) -> PageLayout:
+    pages = np.dtype(page_dtype)
+    return PageLayout.of(config, LIMITS.block_size, pages, kernels.transposed_keys)
+
+
 def read(hlo: str, config: ModelConfig, layout: PageLayout, backend: str) -> dict[str, int]:
     """Counts of what matters, and `faults`: how many of them are not as they should be."""
-    arrays = layout.arrays(LIMITS.num_blocks + 1)
+    arrays = layout.arrays(LIMITS.num_gpu_blocks + 1)
     sizes = {math.prod(pages.shape) for pages in arrays}
     # In any shape: a kernel may see them as rows.
     moved = [
@@ -172,8 +182,10 @@ def main() -> int:
     for target, backend, pages in COMPILED:
         for name, config in MODELS.items():
             programs = table(config, Ahead(target), backend, pages)
-            for shape in programs.largest_steps():
-                counts = read(programs.whole(shape).as_text(), config, programs._layout, backend)
+            layout = layout_of(config, programs.arguments.kernels, pages)
+            for shape in programs.arguments.largest_steps:
+                text = programs.get(FORWARD, Variant(shape)).as_text()
+                counts = read(text, config, layout, backend)
                 step = {"target": target, "backend": backend, "pages": pages, "model": name}
                 rows.append(step | {"step": shape.name} | counts)
                 print(*rows[-1].values(), flush=True)
@@ -189,8 +201,9 @@ def planted_fault() -> dict[str, int]:
     """What is read of a step whose pages are not donated."""
     (target, backend, pages), (config, *_) = COMPILED[0], MODELS.values()
     programs = table(config, Ahead(target, donating=False), backend, pages)
-    text = programs.whole(programs.largest_steps()[0]).as_text()
-    return read(text, config, programs._layout, backend)
+    arguments = programs.arguments
+    text = programs.get(FORWARD, Variant(arguments.largest_steps[0])).as_text()
+    return read(text, config, layout_of(config, arguments.kernels, pages), backend)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ LAYER_OF = {
     "paxkv.engine": "engine",
     "paxkv.outputs": "engine",
     "paxkv.validation": "device",
+    "paxkv.fields": "device",
     "paxkv.text": "engine",
     "paxkv.memory": "memory",
     "paxkv.models": "device",

@@ -16,6 +16,7 @@ from paxkv.engine.config import DTYPES, EngineConfig, ResolvedConfig
 from paxkv.engine.engine import Engine
 from paxkv.engine.fork import mark_in_use, refuse_forked
 from paxkv.engine.progress import bar
+from paxkv.engine.runner.arguments import Arguments
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
 from paxkv.engine.runner.compiled_programs import CompiledPrograms
@@ -95,8 +96,8 @@ def build_engine(
     choose = Buckets.single if config.deterministic else Buckets.choose
     buckets = choose(config.max_num_seqs, config.max_num_batched_tokens)
     num_host_blocks = host_blocks(layout, config)
-    table = partial(
-        CompiledPrograms,
+    arguments = partial(
+        Arguments,
         weights.shapes,
         model,
         config,
@@ -111,7 +112,7 @@ def build_engine(
         layout,
         config,
         available,
-        lambda num_pages: step_memory(table(num_pages=num_pages)).total,
+        lambda num_pages: step_memory(CompiledPrograms(arguments(num_pages=num_pages))).total,
     )
     # A back end may decline a number of pages, which is known only now.
     Kernels.choose(model, replace(config, num_gpu_blocks=size.num_pages), dtype, page_dtype)
@@ -120,7 +121,7 @@ def build_engine(
         pages = size.num_pages * layout.bytes_per_page
         require_memory(pages, size.option, getattr(config, size.option), "the cache")
     memory = _memory(config, num_host_blocks)
-    programs = table(num_pages=size.num_pages)
+    programs = CompiledPrograms(arguments(num_pages=size.num_pages))
     if available is not None:
         pages = size.num_pages * layout.bytes_per_page
         claim(pages + step_memory(programs).total, device_bytes, size.option)

@@ -15,7 +15,8 @@ from paxkv.engine.fork import refuse_forked
 from paxkv.engine.request import Request
 from paxkv.engine.runner.model_input import InputBuilder
 from paxkv.engine.runner.prompt_results import PromptResults
-from paxkv.engine.runner.runner import Runner, SamplerOutput
+from paxkv.engine.runner.runner import Runner
+from paxkv.engine.runner.sampler_output import SamplerOutput
 from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.scheduler.queues import Preemption
 from paxkv.engine.scheduler.scheduler import Scheduler
@@ -305,7 +306,7 @@ class Engine:
             cow_copies=memory.cow_copies,
             prefix_cache_queries=memory.prefix_queries,
             prefix_cache_hits=memory.prefix_hits,
-            attention=self.runner.programs.kernels.reason,
+            attention=self.runner.programs.arguments.kernels.reason,
             compiled_programs=self.runner.compiler.names,
             compile_seconds=self.runner.compiler.seconds,
             num_steps=self.num_steps,

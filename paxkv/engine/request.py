@@ -14,7 +14,7 @@ from paxkv.engine.sequence import Sequence
 from paxkv.outputs import RequestOutput, TokenLogprobs
 from paxkv.sampling.allowed_tokens import AllowedTokens, token_bits
 from paxkv.sampling.prng import split_seed
-from paxkv.sampling.sampler import RowSettings, row_settings
+from paxkv.sampling.sampler import RowSettings, row_settings, row_words
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.text.detokenizer import decode_each
 from paxkv.text.grammar import Grammar
@@ -78,11 +78,8 @@ class Request:
 
     @cached_property
     def sampling_words(self) -> np.ndarray:
-        """int32 `[6]`, as the device reads them: the bits of the settings and of the seed."""
-        temperature, top_k, top_p, min_p = self.settings
-        floats = np.array([temperature, top_p, min_p], np.float32).view(np.int32).tolist()
-        key = split_seed(self.seed).view(np.int32).tolist()
-        return np.array([floats[0], top_k, *floats[1:], *key], np.int32)
+        """int32 words, as the device reads them: the bits of the settings and of the seed."""
+        return np.concatenate([row_words(self.settings), split_seed(self.seed).view(np.int32)])
 
     @cached_property
     def end_bits(self) -> np.ndarray:

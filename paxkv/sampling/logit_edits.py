@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from paxkv.fields import Field, neutral_rows
 from paxkv.sampling.token_counts import TokenCounts
 
+Array = jax.Array | np.ndarray
 ALL_ALLOWED = np.uint32(0xFFFFFFFF)
 
 
@@ -24,25 +26,17 @@ class LogitEdits(NamedTuple):
     chosen; neutral is all ones. A row with no allowed token is reported bad by the sampler.
     """
 
-    presence: jax.Array | np.ndarray
-    frequency: jax.Array | np.ndarray
-    repetition: jax.Array | np.ndarray
-    slots: jax.Array | np.ndarray
-    bias_ids: jax.Array | np.ndarray
-    bias_values: jax.Array | np.ndarray
-    allowed: jax.Array | np.ndarray
+    presence: Annotated[Array, Field(np.float32)]
+    frequency: Annotated[Array, Field(np.float32)]
+    repetition: Annotated[Array, Field(np.float32, neutral=1.0)]
+    slots: Annotated[Array, Field(np.int32)]
+    bias_ids: Annotated[Array, Field(np.int32, shape=("biases",))]
+    bias_values: Annotated[Array, Field(np.float32, shape=("biases",))]
+    allowed: Annotated[Array, Field(np.uint32, neutral=ALL_ALLOWED, shape=("words",))]
 
 
 def no_edits(rows: int, vocab_size: int, num_biases: int = 1) -> LogitEdits:
-    return LogitEdits(
-        presence=np.zeros(rows, np.float32),
-        frequency=np.zeros(rows, np.float32),
-        repetition=np.ones(rows, np.float32),
-        slots=np.zeros(rows, np.int32),
-        bias_ids=np.zeros((rows, num_biases), np.int32),
-        bias_values=np.zeros((rows, num_biases), np.float32),
-        allowed=np.full((rows, -(-vocab_size // 32)), ALL_ALLOWED),
-    )
+    return neutral_rows(LogitEdits, rows, biases=num_biases, words=-(-vocab_size // 32))
 
 
 def _add_bias(logits: jax.Array, edits: LogitEdits) -> jax.Array:

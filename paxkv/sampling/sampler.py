@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from paxkv.fields import Field, fields_of, neutral_rows
 from paxkv.sampling.logit_edits import LogitEdits, edit_logits
 from paxkv.sampling.logprobs import (
     BeamCandidates,
@@ -22,54 +23,55 @@ from paxkv.sampling.sampling_params import SamplingParams, on_device
 from paxkv.sampling.token_counts import TokenCounts
 from paxkv.sampling.top_k import BLOCK, in_blocks, kth_threshold, padded_to_blocks
 
+Array = jax.Array | np.ndarray
+
 
 class SamplingRows(NamedTuple):
-    """Sampling settings of R rows; all [R] except key. Zeros are a greedy row (padding).
+    """Sampling settings of R rows; all [R] except key. Neutral values are a greedy row (padding).
 
     temperature: float32, 0 is greedy. top_k: int32, 0 is off. top_p: float32, read only where
     0 < top_p < 1. min_p: float32, 0 is off. key: uint32 [R, 2], `keys.split_seed`. child: int32.
     position: int32, absolute position of the token to be sampled.
     """
 
-    temperature: jax.Array | np.ndarray
-    top_k: jax.Array | np.ndarray
-    top_p: jax.Array | np.ndarray
-    min_p: jax.Array | np.ndarray
-    key: jax.Array | np.ndarray
-    child: jax.Array | np.ndarray
-    position: jax.Array | np.ndarray
+    temperature: Annotated[Array, Field(np.float32)]
+    top_k: Annotated[Array, Field(np.int32)]
+    top_p: Annotated[Array, Field(np.float32, neutral=1.0)]
+    min_p: Annotated[Array, Field(np.float32)]
+    key: Annotated[Array, Field(np.uint32, shape=(2,))]
+    child: Annotated[Array, Field(np.int32)]
+    position: Annotated[Array, Field(np.int32)]
 
 
 class RowSettings(NamedTuple):
-    """The constant entries of a request's rows."""
+    """Entries of `SamplingRows` that a request never changes; by default neutral."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
 
 
 def row_settings(params: SamplingParams, vocab_size: int) -> RowSettings:
     """`params` normalised for the device: greedy is temperature 0, neutral filters are off."""
     if params.greedy:
-        return RowSettings(0.0, 0, 1.0, 0.0)
+        return RowSettings()
     top_k = params.top_k if 0 < params.top_k < vocab_size else 0
     return RowSettings(
         on_device(params.temperature), top_k, on_device(params.top_p), on_device(params.min_p)
     )
 
 
+def row_words(settings: RowSettings) -> np.ndarray:
+    """The bits of each of the settings as an int32, in the types of `SamplingRows`."""
+    fields = fields_of(SamplingRows)
+    words = [np.array(value, fields[name].dtype) for name, value in settings._asdict().items()]
+    return np.array([word.view(np.int32) for word in words])
+
+
 def no_rows(rows: int) -> SamplingRows:
     """R greedy rows, to be filled in on the host."""
-    return SamplingRows(
-        temperature=np.zeros(rows, np.float32),
-        top_k=np.zeros(rows, np.int32),
-        top_p=np.ones(rows, np.float32),
-        min_p=np.zeros(rows, np.float32),
-        key=np.zeros((rows, 2), np.uint32),
-        child=np.zeros(rows, np.int32),
-        position=np.zeros(rows, np.int32),
-    )
+    return neutral_rows(SamplingRows, rows)
 
 
 class Sampled(NamedTuple):

@@ -11,6 +11,7 @@ import pytest
 from paxkv.cache.swap import gather_pages, scatter_pages
 from paxkv.engine.runner import programs
 from paxkv.engine.runner.model_input import shapes
+from paxkv.engine.runner.program import ONCE
 from paxkv.engine.runner.runner import Runner
 from paxkv.models import decoder
 from tests.engine.tiny import CONFIG, Tiny
@@ -25,16 +26,16 @@ def page_moves(runner: Runner, text: str) -> list[str]:
 def whole_step(tiny: Tiny, donate: tuple[int, ...]) -> str:
     """HLO of the step as one program."""
     runner = tiny.engine.runner
-    (shape,) = runner.programs.packings
+    (shape,) = runner.programs.arguments.packings
     function = partial(
         programs.forward,
-        packing=runner.programs.packings[shape],
-        rope=runner.programs._rope,
+        packing=runner.programs.arguments.packings[shape],
+        rope=runner.programs.arguments.static["rope"](ONCE),
         config=CONFIG,
-        kernels=runner.programs.kernels,
+        kernels=runner.programs.arguments.kernels,
         all_rows=0,
     )
-    buffer = jax.ShapeDtypeStruct((runner.programs.packings[shape].size,), "int32")
+    buffer = jax.ShapeDtypeStruct((runner.programs.arguments.packings[shape].size,), "int32")
     args = (runner._params, tuple(runner._pages), runner._tables, runner._last_tokens, buffer)
     return jax.jit(function, donate_argnums=donate).lower(*args).compile().as_text()
 
@@ -60,7 +61,7 @@ def test_few_tokens_leave_the_weight_of_a_product_on_its_left(
 ) -> None:
     monkeypatch.setattr(decoder, "FEW_TOKENS", few)
     tiny = Tiny(deterministic=True)
-    (shape,) = tiny.engine.runner.programs.packings
+    (shape,) = tiny.engine.runner.programs.arguments.packings
     assert shape.num_tokens <= decoder.FEW_TOKENS or few == 0
     width = (CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim
     text = whole_step(tiny, donate=(1, 2))

@@ -150,7 +150,7 @@ def held_at(tiny: Tiny, pages: np.ndarray, count: int) -> list[np.ndarray]:
     page, offset = np.divmod(np.arange(count), tiny.options.block_size)
     found = []
     for keys, values in tiny.engine.runner._pages:
-        if tiny.engine.runner.programs.kernels.transposed_keys:
+        if tiny.engine.runner.programs.arguments.kernels.transposed_keys:
             keys = keys.swapaxes(2, 3)
         found += [np.asarray(x)[pages[page], :, offset] for x in (keys, values)]
     return found
@@ -198,7 +198,7 @@ def test_kr_03_a_padded_step_writes_its_own_tokens_and_page_0_only(backend: str)
         return np.concatenate([x.reshape(len(x), -1) for x in found], axis=1)
 
     def watched(plan: ModelInput) -> None:
-        view = runner.programs.packings[plan.shape].unpack(plan.buffer)
+        view = runner.programs.arguments.packings[plan.shape].unpack(plan.buffer)
         mine = set()
         for row, start, end, length in zip(
             view["rows"], view["query_start"], view["query_start"][1:], view["kv_lens"]

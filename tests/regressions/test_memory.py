@@ -139,8 +139,8 @@ def test_mm_01_the_largest_step_covers_every_program() -> None:
     tiny = Tiny(max_num_batched_tokens=48, max_num_seqs=6)
     table = tiny.engine.runner.programs
     found = step_memory(table)
-    for job in table.jobs():
-        job()
+    for program, variant in table.all():
+        table.get(program, variant)
     assert len(table.compiler.names) > 10
     for name in table.compiler.names:
         analysis = table.compiler.get(name, *[None] * 2).memory_analysis()

@@ -15,6 +15,7 @@ from paxkv.cache.pages import PageLayout, grid_down, grid_up
 from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.device_total import total_memory
 from paxkv.engine.runner.compiled_programs import CompiledPrograms
+from paxkv.engine.runner.program import ONCE, Variant
 
 logger = logging.getLogger(__name__)
 
@@ -233,22 +234,29 @@ class StepMemory:
         return self.state + self.transient
 
 
-def step_memory(table: CompiledPrograms) -> StepMemory:
-    """Compiles the largest step of each kind, the largest sample and the scoring of prompts.
+def step_memory(compiled: CompiledPrograms) -> StepMemory:
+    """Compiles programs in flight: the largest step of each kind, the largest sample, the scores.
 
     Counted are temporaries, of which one program's live at a time; results and inputs twice, as a
     step is launched before the one before it is read; and the code of all programs, each taken to
     be as large as the largest.
     """
-    forward = [table.forward(shape) for shape in table.largest_steps()]
-    sample = [table.sample(table.largest_sample), table.score()]
-    programs = [program for step in forward for program in step] + sample
+    arguments = compiled.arguments
+    steps: dict[Any, list[Any]] = {shape: [] for shape in arguments.largest_steps}
+    samples = []
+    for program, variant in compiled.all():
+        if variant.shape in steps:
+            steps[variant.shape].append(compiled.get(program, variant))
+        elif program.in_flight and variant in (ONCE, Variant(rows=arguments.largest_sample)):
+            samples.append(compiled.get(program, variant))
+    programs = [program for step in steps.values() for program in step] + samples
     analyses = [program.memory_analysis() for program in programs]
     temporary = max(analysis.temp_size_in_bytes for analysis in analyses)
     code = max(analysis.generated_code_size_in_bytes for analysis in analyses)
-    results = max(sum(map(new_bytes, step)) for step in forward) + sum(map(new_bytes, sample))
-    transient = temporary + 2 * (results + table.input_bytes) + code * len(list(table.jobs()))
-    return StepMemory(array_bytes(table.state), int(transient))
+    results = max(sum(map(new_bytes, step)) for step in steps.values())
+    results += sum(map(new_bytes, samples))
+    transient = temporary + 2 * (results + arguments.input_bytes) + code * len(list(compiled.all()))
+    return StepMemory(array_bytes(arguments.state), int(transient))
 
 
 def new_bytes(program: Any) -> int:

@@ -11,6 +11,7 @@ from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.runner.buckets import Buckets, padded
 from paxkv.engine.runner.packing import Packing
 from paxkv.engine.scheduler.output import SchedulerOutput
+from paxkv.fields import Field
 from paxkv.memory import BlockManager, Transfers
 
 
@@ -31,21 +32,21 @@ class StepShape:
 
     def packing(self, config: ResolvedConfig) -> Packing:
         """Layout of the step plan; `sample_rows` has room for every sequence."""
-        tokens, seqs = self.num_tokens, self.num_seqs
+        tokens, seqs, padding = self.num_tokens, self.num_seqs, config.max_num_seqs
         patches = self.num_patches(config)
         i32 = np.int32
         return Packing(
             {
-                "token_ids": ((tokens,), i32),
-                "positions": ((tokens,), i32),
-                "slot_mapping": ((tokens,), i32),
-                "query_start": ((seqs + 1,), i32),
-                "kv_lens": ((seqs,), i32),
-                "rows": ((seqs,), i32),
-                "sample_rows": ((config.max_num_seqs,), i32),
-                "patches": ((3, patches), i32),
-                "copies": ((2, seqs), i32),
-                "num_copies": ((1,), i32),
+                "token_ids": Field(i32, shape=(tokens,)),
+                "positions": Field(i32, shape=(tokens,)),
+                "slot_mapping": Field(i32, shape=(tokens,)),
+                "query_start": Field(i32, shape=(seqs + 1,)),
+                "kv_lens": Field(i32, shape=(seqs,)),
+                "rows": Field(i32, neutral=padding, shape=(seqs,)),
+                "sample_rows": Field(i32, shape=(config.max_num_seqs,)),
+                "patches": Field(i32, neutral=((padding,), (0,), (0,)), shape=(3, patches)),
+                "copies": Field(i32, shape=(2, seqs)),
+                "num_copies": Field(i32, shape=(1,)),
             }
         )
 
@@ -112,7 +113,6 @@ class InputBuilder:
         view["query_start"][seqs + 1 :] = tokens
         view["kv_lens"][:seqs] = starts + counts
         view["rows"][:seqs] = rows
-        view["rows"][seqs:] = self._config.max_num_seqs
         last = np.cumsum(counts) - 1
         view["sample_rows"][: len(schedule.sample_slots)] = last[
             [d.advance for d in schedule.sample_slots]
@@ -123,7 +123,6 @@ class InputBuilder:
         view["num_copies"][0] = len(sources)
         patches = np.stack(self._memory.take_patches())
         room = view["patches"].shape[1]
-        view["patches"][0] = self._config.max_num_seqs
         view["patches"][:, : min(room, patches.shape[1])] = patches[:, :room]
         return ModelInput(shape, buffer, patches[:, room:], self._memory.swap.take_transfers())
 

@@ -10,20 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-Field = tuple[tuple[int, ...], type]
+from paxkv.fields import Field
 
 
 class Packing:
-    """Where each named array stands in the buffer. Four-byte types only; equal by its fields."""
+    """Where each named array stands in the buffer. Equal by its fields."""
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
         self._key = tuple(fields.items())
-        self._fields: dict[str, tuple[int, int, tuple[int, ...], type]] = {}
+        self._parts: dict[str, tuple[int, int, Field]] = {}
         self.size = 0
-        for name, (shape, kind) in fields.items():
-            length = math.prod(shape)
-            self._fields[name] = (self.size, self.size + length, shape, kind)
+        for name, field in fields.items():
+            length = math.prod(field.shape)  # type: ignore[arg-type]
+            self._parts[name] = (self.size, self.size + length, field)
             self.size += length
+        arrays = [field.array().reshape(-1).view(np.int32) for field in fields.values()]
+        self._neutral = np.concatenate(arrays)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Packing) and self._key == other._key
@@ -34,21 +36,25 @@ class Packing:
     def __repr__(self) -> str:
         return f"Packing({dict(self._key)})"
 
+    @property
+    def abstract(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self.size,), np.int32)
+
     def empty(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """A zeroed buffer `[size]` int32 and writable views of it by name."""
-        buffer = np.zeros(self.size, np.int32)
+        """A buffer `[size]` int32 of neutral values, and writable views of it by name."""
+        buffer = self._neutral.copy()
         views: dict[str, np.ndarray] = {
-            name: buffer[start:end].view(kind).reshape(shape)
-            for name, (start, end, shape, kind) in self._fields.items()
+            name: buffer[start:end].view(field.dtype).reshape(field.shape)  # type: ignore[arg-type]
+            for name, (start, end, field) in self._parts.items()
         }
         return buffer, views
 
     def unpack(self, buffer: jax.Array) -> dict[str, jax.Array]:
         """The same arrays on device."""
         arrays = {}
-        for name, (start, end, shape, kind) in self._fields.items():
-            part = buffer[start:end].reshape(shape)
-            if kind is not np.int32:
-                part = lax.bitcast_convert_type(part, jnp.dtype(kind))
+        for name, (start, end, field) in self._parts.items():
+            part = buffer[start:end].reshape(field.shape)
+            if field.dtype is not np.int32:
+                part = lax.bitcast_convert_type(part, jnp.dtype(field.dtype))
             arrays[name] = part
         return arrays

@@ -3,6 +3,9 @@
 A step is `prepare`, the layers, `select_rows`, then `sample`. On an accelerator the first three
 are one program; on the CPU each group of layers is one (see `EngineConfig`). Everything
 static is a keyword argument, hashable, so that engines of one process share what they compile.
+
+Beside each function stands its declaration. Warm-up, the analysis of memory, the caches and the
+count of programs go by the list of them, `PROGRAMS`.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import export
 
 from pallas_kernels.xla import WorkList
+from paxkv.cache.swap import gather_pages, scatter_pages
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.packing import Packing
+from paxkv.engine.runner.program import Program
+from paxkv.engine.runner.sampling_input import EDITS
 from paxkv.models.config import ModelConfig
 from paxkv.models.decoder import (
     Pages,
@@ -32,12 +37,15 @@ from paxkv.sampling import sampler
 from paxkv.sampling.logit_edits import LogitEdits
 from paxkv.sampling.logprobs import BeamCandidates, TopLogprobs, top_logprobs
 from paxkv.sampling.sampler import SampleResult, SamplingRows
-from paxkv.sampling.token_counts import TokenCounts, add_output_tokens
+from paxkv.sampling.token_counts import (
+    TokenCounts,
+    add_output_tokens,
+    add_prompt_tokens,
+    copy_slots,
+    reset_slots,
+)
 
 Array = jax.Array
-
-SCORED_ROWS = 32
-MOST_BIASES = 1024
 
 
 class Copies(NamedTuple):
@@ -105,6 +113,16 @@ def prepare(
     return Prepared(x, rotations, step, work_lists, copies, plan["sample_rows"]), tables
 
 
+PREPARE = Program(
+    "forward {v.shape.name} prepare",
+    prepare,
+    ("embed", "tables", "last_tokens", "buffer"),
+    donate=("tables",),
+    variants="grouped_steps",
+    in_flight=True,
+)
+
+
 def layers(
     layers: list[dict[str, Array]],
     pages: Pages,
@@ -129,6 +147,16 @@ def layers(
     )
 
 
+LAYERS = Program(
+    "forward {v.shape.name} layers[{v.layers}]",
+    layers,
+    ("layers", "pages", "prepared"),
+    donate=("pages",),
+    variants="layer_groups",
+    in_flight=True,
+)
+
+
 def select_rows(
     norm: Array, x: Array, sample_rows: Array, *, config: ModelConfig, all_rows: int
 ) -> tuple[Array, Array]:
@@ -141,6 +169,15 @@ def select_rows(
     if all_rows:
         everything = jnp.pad(hidden, ((0, 0), (0, all_rows - hidden.shape[1])))
     return hidden[:, sample_rows], everything
+
+
+SELECT_ROWS = Program(
+    "forward {v.shape.name} select_rows",
+    select_rows,
+    ("norm", "prepared.x", "prepared.sample_rows"),
+    variants="grouped_steps",
+    in_flight=True,
+)
 
 
 def forward(
@@ -175,29 +212,14 @@ def forward(
     return sampled, everything, pages, tables
 
 
-def sample_packing(rows: int) -> Packing:
-    """Layout of what `sample` needs to know of each row; see `SamplingRows` and `LogitEdits`."""
-    i32, f32 = np.int32, np.float32
-    return Packing(
-        {
-            "hidden": ((rows,), i32),
-            "rows": ((rows,), i32),
-            "slots": ((rows,), i32),
-            "poison": ((rows,), f32),
-            "temperature": ((rows,), f32),
-            "top_k": ((rows,), i32),
-            "top_p": ((rows,), f32),
-            "min_p": ((rows,), f32),
-            "key": ((rows, 2), np.uint32),
-            "child": ((rows,), i32),
-            "position": ((rows,), i32),
-            "presence": ((rows,), f32),
-            "frequency": ((rows,), f32),
-            "repetition": ((rows,), f32),
-            "beam": ((rows,), i32),
-            "wants_logprobs": ((1,), i32),
-        }
-    )
+FORWARD = Program(
+    "forward {v.shape.name}",
+    forward,
+    ("params", "all_pages", "tables", "last_tokens", "buffer"),
+    donate=("all_pages", "tables"),
+    variants="whole_steps",
+    in_flight=True,
+)
 
 
 def sample(
@@ -211,21 +233,15 @@ def sample(
     allowed: Array,
     ends: Array,
     *,
+    packing: Packing,
     alternatives: int,
     beam_width: int,
 ) -> tuple[SampleResult, TokenCounts, Array]:
     """Sample one token per row; `counts` and `last_tokens` are told."""
-    plan = sample_packing(allowed.shape[0]).unpack(buffer)
+    plan = packing.unpack(buffer)
     raw = logits(head, hidden[:, plan["hidden"]] + plan["poison"].astype(hidden.dtype))
-    edits = LogitEdits(
-        plan["presence"],
-        plan["frequency"],
-        plan["repetition"],
-        plan["slots"],
-        bias_ids,
-        bias_values,
-        allowed,
-    )
+    arrays = plan | {"bias_ids": bias_ids, "bias_values": bias_values, "allowed": allowed}
+    edits = LogitEdits(**{name: arrays[name] for name in LogitEdits._fields})
     rows = SamplingRows(**{name: plan[name] for name in SamplingRows._fields})
     sampled = sampler.sample(
         raw,
@@ -243,11 +259,24 @@ def sample(
     return sampled, counts, last_tokens
 
 
+SAMPLE = Program(
+    "sample[{v.rows}]",
+    sample,
+    ("head", "hidden", "counts", "last_tokens", "buffer", *EDITS),
+    donate=("counts", "last_tokens"),
+    variants="samples",
+    in_flight=True,
+)
+
+
 def score(
     head: Array, hidden: Array, rows: Array, targets: Array, *, alternatives: int
 ) -> TopLogprobs:
     """Log-probabilities of `targets [SCORED_ROWS]` after hidden rows `rows`, for prompts."""
     return top_logprobs(logits(head, hidden[:, rows]), targets, alternatives)
+
+
+SCORE = Program("score", score, ("head", "all_hidden", "scored", "scored"), in_flight=True)
 
 
 def hidden_sum(hidden: Array, part: Array) -> Array:
@@ -257,7 +286,48 @@ def hidden_sum(hidden: Array, part: Array) -> Array:
     return jnp.where(inside, hidden.astype(jnp.float32), 0.0).sum(1)
 
 
+HIDDEN_SUM = Program("hidden sum", hidden_sum, ("all_hidden", "range"))
+
+
 def patch_tables(tables: Array, patches: Array) -> Array:
     """Write table cells `[3, n]`: row, column, page."""
     row, column, page = patches
     return tables.at[row, column].set(page, mode="promise_in_bounds")
+
+
+PATCH_TABLES = Program("patch", patch_tables, ("tables", "cells"), donate=("tables",))
+
+# Functions of other packages.
+RESET_COUNTS = Program("counts reset", reset_slots, ("counts", "slot"), donate=("counts",))
+COPY_COUNTS = Program("counts copy", copy_slots, ("counts", "slot", "slot"), donate=("counts",))
+ADD_PROMPT = Program(
+    "counts prompt", add_prompt_tokens, ("counts", "counted", "counted"), donate=("counts",)
+)
+ADD_OUTPUT = Program(
+    "counts output", add_output_tokens, ("counts", "counted", "counted"), donate=("counts",)
+)
+SWAP_OUT = Program("swap out[{v.rows}]", gather_pages, ("all_pages", "chunk"), variants="chunks")
+SWAP_IN = Program(
+    "swap in[{v.rows}] layers[{v.layers}]",
+    scatter_pages,
+    ("pages", "content", "chunk", "first_layer"),
+    donate=("pages",),
+    variants="chunks_of_groups",
+)
+
+PROGRAMS = (
+    FORWARD,
+    PREPARE,
+    LAYERS,
+    SELECT_ROWS,
+    SAMPLE,
+    SCORE,
+    HIDDEN_SUM,
+    PATCH_TABLES,
+    RESET_COUNTS,
+    COPY_COUNTS,
+    ADD_PROMPT,
+    ADD_OUTPUT,
+    SWAP_OUT,
+    SWAP_IN,
+)

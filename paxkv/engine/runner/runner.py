@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -14,11 +12,14 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout, allocate
 from paxkv.engine.config import ResolvedConfig
-from paxkv.engine.runner.compiled_programs import COUNTED_TOKENS, PATCHED_CELLS, CompiledPrograms
+from paxkv.engine.runner import programs as declared
+from paxkv.engine.runner.arguments import COUNTED_TOKENS, PATCHED_CELLS, SCORED_ROWS
+from paxkv.engine.runner.compiled_programs import CompiledPrograms
 from paxkv.engine.runner.compiler import Compiler
 from paxkv.engine.runner.hooks import Hooks
 from paxkv.engine.runner.model_input import ModelInput, StepShape
-from paxkv.engine.runner.programs import SCORED_ROWS
+from paxkv.engine.runner.program import Variant
+from paxkv.engine.runner.sampler_output import DeviceClock, SamplerOutput
 from paxkv.engine.runner.sampling_input import (
     SamplingInputBuilder,
     counts_slot,
@@ -33,53 +34,6 @@ from paxkv.models.config import ModelConfig
 from paxkv.sampling.logprobs import TopLogprobs
 from paxkv.sampling.sampler import SampleResult
 from paxkv.sampling.token_counts import empty_counts
-
-
-class DeviceClock:
-    """Counts the seconds that the host spends inside `with`: launching, or waiting."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._start = 0.0
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.seconds += time.perf_counter() - self._start
-
-
-@dataclass(frozen=True)
-class SamplerOutput:
-    """What `sample` left on device for `sequences`; reading it waits for the device."""
-
-    sequences: list[Sequence]
-    sampled: SampleResult | None
-    clock: DeviceClock
-
-    def tokens(self) -> list[int]:
-        if self.sampled is None:
-            return []
-        with self.clock:
-            return np.asarray(self.sampled.tokens).tolist()
-
-    def bad(self) -> list[bool]:
-        if self.sampled is None:
-            return []
-        with self.clock:
-            return np.asarray(self.sampled.bad).tolist()
-
-    def candidates(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and log-probabilities `[rows, k]`, for samples with beams among them."""
-        assert self.sampled is not None
-        found = self.sampled.candidates
-        with self.clock:
-            return np.asarray(found.ids), np.asarray(found.logprobs)
 
 
 class Runner:
@@ -106,7 +60,7 @@ class Runner:
         self.swapper = Swapper(layout, num_host_blocks, programs)
         self.hooks = Hooks()
         self._sampling_inputs = SamplingInputBuilder(
-            programs.sample_packings, config.max_num_seqs, model.vocab_size, self.hooks
+            programs.arguments.sample_packings, programs.arguments.edit, self.hooks
         )
         self.num_steps = 0
         self._clock = DeviceClock()
@@ -135,7 +89,7 @@ class Runner:
         """Free weights, pages and all state on the device, whoever else still refers to it."""
         self.swapper.drop()
         steps = (self._state, self._hidden, self._all_hidden)
-        held = (self._params, self._head, *steps, self.programs.constants)
+        held = (self._params, self._head, *steps, self.programs.arguments.constants)
         for array in jax.tree.leaves(held):
             array.delete()
 
@@ -175,7 +129,7 @@ class Runner:
             self._transfer(plan.transfers)
             self._patch(plan.extra_patches)
             shape = plan.shape
-            if self.programs.in_groups(shape):
+            if self.programs.arguments.in_groups(shape):
                 self._forward_in_groups(shape, plan.buffer)
             else:
                 self._forward_whole(shape, plan.buffer)
@@ -204,7 +158,7 @@ class Runner:
             return self.swapper.land(count)
 
     def _forward_whole(self, shape: StepShape, buffer: Any) -> None:
-        launched = self.programs.whole(shape)(
+        launched = self.programs.get(declared.FORWARD, Variant(shape))(
             self._params, tuple(self._pages), self._tables, self._last_tokens, buffer
         )
         self._call_inside()
@@ -212,28 +166,28 @@ class Runner:
         self._pages = list(pages)
 
     def _forward_in_groups(self, shape: StepShape, buffer: Any) -> None:
-        prepared, self._tables = self.programs.prepare(shape)(
+        step = Variant(shape)
+        prepared, self._tables = self.programs.get(declared.PREPARE, step)(
             self._params["embed"], self._tables, self._last_tokens, buffer
         )
         layers = self._params["layers"]
-        group = self.programs.group
+        group = self.programs.arguments.group
         for start in range(0, len(layers), group):
             part = slice(start, start + group)
-            run = self.programs.layers(shape, len(layers[part]))
+            run = self.programs.get(declared.LAYERS, Variant(shape, len(layers[part])))
             x, pages = run(layers[part], tuple(self._pages[part]), prepared)
             self._call_inside()
             self._pages[part] = pages
             prepared = prepared._replace(x=x)
-        self._hidden, self._all_hidden = self.programs.select_rows(shape)(
+        self._hidden, self._all_hidden = self.programs.get(declared.SELECT_ROWS, step)(
             self._params["norm"], prepared.x, prepared.sample_rows
         )
 
     def seconds_per_token(self) -> float:
         """Time the smallest step of prompt tokens, all of them padding."""
-        shape = next(shape for shape in self.programs.packings if not shape.decode)
-        buffer, view = self.programs.packings[shape].empty()
-        view["rows"][:] = self._config.max_num_seqs
-        view["patches"][0] = self._config.max_num_seqs
+        packings = self.programs.arguments.packings
+        shape = next(shape for shape in packings if not shape.decode)
+        buffer, _ = packings[shape].empty()
         plan = ModelInput(shape, buffer, np.zeros((3, 0), np.int32), NO_TRANSFERS)
 
         def step() -> None:
@@ -245,7 +199,7 @@ class Runner:
 
     def seconds_per_page(self) -> float:
         """Time a chunk of pages to host memory and back: page 0, which holds nothing."""
-        size = self.programs.chunk_sizes[-1]
+        size = self.programs.arguments.chunk_sizes[-1]
         page = np.zeros(size, np.int32)
 
         def there_and_back() -> None:
@@ -276,17 +230,15 @@ class Runner:
     def _sample(self, sequences: list[Sequence], hidden: list[int]) -> SampleResult:
         """Sample a token for each sequence, from these hidden rows."""
         plan = self._sampling_inputs.plan(sequences, hidden)
-        neutral = self.programs.neutral_edits(plan.size)
-        sampled, self._counts, self._last_tokens = self.programs.sample(plan.size)(
+        edits = self.programs.arguments.neutral_edits(plan.size) | plan.edits
+        run = self.programs.get(declared.SAMPLE, Variant(rows=plan.size))
+        sampled, self._counts, self._last_tokens = run(
             self._head,
             self._hidden,
             self._counts,
             self._last_tokens,
             plan.buffer,
-            neutral[0] if plan.bias_ids is None else plan.bias_ids,
-            neutral[1] if plan.bias_values is None else plan.bias_values,
-            neutral[2] if plan.allowed is None else plan.allowed,
-            neutral[3] if plan.ends is None else plan.ends,
+            *edits.values(),
         )
         return sampled
 
@@ -304,7 +256,7 @@ class Runner:
             part = slice(start, start + SCORED_ROWS)
             count = len(rows[part])
             padding = (0, SCORED_ROWS - count)
-            scored = self.programs.score()(
+            scored = self.programs.get(declared.SCORE)(
                 self._head,
                 self._all_hidden,
                 np.pad(rows[part], padding).astype(np.int32),
@@ -322,17 +274,19 @@ class Runner:
         """Sum `[hidden_size]`, float32, of the hidden states of `count` rows of the step."""
         part = np.array([first, first + count], np.int32)
         with self._clock:
-            return np.asarray(self.programs.hidden_sum()(self._all_hidden, part))
+            return np.asarray(self.programs.get(declared.HIDDEN_SUM)(self._all_hidden, part))
 
     def _count(self, sequence: Sequence) -> None:
         """Start a sequence's token counts from what the host knows of it, for the penalties."""
         slot = counts_slot(sequence)
         num_prompt = sequence.request.num_prompt
-        self._counts = self.programs.reset_counts()(self._counts, np.array([slot], np.int32))
-        for add, tokens in (
-            (self.programs.add_prompt(), sequence.token_ids[:num_prompt]),
-            (self.programs.add_output(), sequence.token_ids[num_prompt:]),
+        reset = self.programs.get(declared.RESET_COUNTS)
+        self._counts = reset(self._counts, np.array([slot], np.int32))
+        for program, tokens in (
+            (declared.ADD_PROMPT, sequence.token_ids[:num_prompt]),
+            (declared.ADD_OUTPUT, sequence.token_ids[num_prompt:]),
         ):
+            add = self.programs.get(program)
             for start in range(0, len(tokens), COUNTED_TOKENS):
                 part = tokens[start : start + COUNTED_TOKENS]
                 slots = np.zeros(COUNTED_TOKENS, np.int32)
@@ -344,7 +298,7 @@ class Runner:
     def _copy_counts(self, parent: Sequence, child: Sequence) -> None:
         """Give a forked child its parent's token counts."""
         slots = [np.array([counts_slot(s)], np.int32) for s in (parent, child)]
-        self._counts = self.programs.copy_counts()(self._counts, *slots)
+        self._counts = self.programs.get(declared.COPY_COUNTS)(self._counts, *slots)
 
     def _patch(self, patches: np.ndarray) -> None:
         for start in range(0, patches.shape[1], PATCHED_CELLS):
@@ -352,7 +306,7 @@ class Runner:
             cells = np.zeros((3, PATCHED_CELLS), np.int32)
             cells[0] = self._config.max_num_seqs
             cells[:, : part.shape[1]] = part
-            self._tables = self.programs.patch_tables()(self._tables, cells)
+            self._tables = self.programs.get(declared.PATCH_TABLES)(self._tables, cells)
 
 
 def _seconds(call: Callable[[], None]) -> float:

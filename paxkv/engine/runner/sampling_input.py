@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,43 +12,63 @@ from paxkv.engine.beam.request import BeamRequest
 from paxkv.engine.runner.buckets import padded
 from paxkv.engine.runner.hooks import Hooks
 from paxkv.engine.runner.packing import Packing
-from paxkv.engine.runner.programs import MOST_BIASES
 from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.sequence import Sequence
-from paxkv.sampling.logit_edits import ALL_ALLOWED
+from paxkv.fields import Field, fields_of
+from paxkv.sampling.logit_edits import LogitEdits
+from paxkv.sampling.sampler import RowSettings, SamplingRows
+
+_BEAM_ENDS = {"ends": Field(np.uint32, shape=("words",))}
+EDITS = {name: x for name, x in fields_of(LogitEdits).items() if x.shape} | _BEAM_ENDS
+"""Wide arrays, each an argument of its own of `sample`: neutral ones stay on the device."""
+
+
+def sample_packing(rows: int, neutral_row: int) -> Packing:
+    """Layout of what else `sample` reads of each row, and once for all.
+
+    neutral_row: of the block table, of padding.
+    """
+    fields = {
+        "hidden": Field(np.int32),
+        "rows": Field(np.int32, neutral=neutral_row),
+        "poison": Field(np.float32),
+        **fields_of(SamplingRows),
+        **{name: x for name, x in fields_of(LogitEdits).items() if not x.shape},
+        "beam": Field(np.int32),
+    }
+    once = {"wants_logprobs": Field(np.int32, shape=(1,))}
+    return Packing({name: x.of(rows) for name, x in fields.items()} | once)
 
 
 @dataclass
 class SamplingInput:
     """One sample for the device.
 
-    size: rows of the program. buffer: int32, laid out by its packing. bias_ids, bias_values:
-    `[size, MOST_BIASES]`; allowed, and what ends a beam: bits `[size, ceil(V / 32)]`; None where no
-    row has any.
+    size: rows of the program. buffer: int32, laid out by its packing. edits: those of `EDITS` that
+    some row has.
     """
 
     size: int
     buffer: np.ndarray
-    bias_ids: np.ndarray | None = None
-    bias_values: np.ndarray | None = None
-    allowed: np.ndarray | None = None
-    ends: np.ndarray | None = None
+    edits: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class SamplingInputBuilder:
     """Builds sample plans.
 
-    packings: layout of the buffer by the number of rows. neutral_row: of the block table, of
-    padding. hooks: may force tokens and poison logits.
+    packings: layout of the buffer by the number of rows. make_edit: neutral rows of one of `EDITS`,
+    from its name and their number. hooks: may force tokens and poison logits.
     """
 
     def __init__(
-        self, packings: Mapping[int, Packing], neutral_row: int, vocab_size: int, hooks: Hooks
+        self,
+        packings: Mapping[int, Packing],
+        make_edit: Callable[[str, int], np.ndarray],
+        hooks: Hooks,
     ) -> None:
         self._packings = packings
         self._sizes = tuple(packings)
-        self._neutral_row = neutral_row
-        self._words = -(-vocab_size // 32)
+        self._make_edit = make_edit
         self._hooks = hooks
 
     def plan(self, sequences: list[Sequence], hidden: Items[int]) -> SamplingInput:
@@ -56,10 +76,7 @@ class SamplingInputBuilder:
         size = padded(self._sizes, len(sequences))
         buffer, view = self._packings[size].empty()
         view["hidden"][: len(hidden)] = hidden
-        view["rows"][:] = self._neutral_row
         view["rows"][: len(sequences)] = [sequence.row for sequence in sequences]
-        view["top_p"][:] = 1.0
-        view["repetition"][:] = 1.0
         plan = SamplingInput(size, buffer)
         hooked = self._hooks.logits is not None
         random, penalised = [], []
@@ -71,13 +88,12 @@ class SamplingInputBuilder:
                 penalised.append(index)
             if isinstance(request, BeamRequest):
                 view["beam"][index] = 1
-                if plan.ends is None:
-                    plan.ends = np.zeros((size, self._words), np.uint32)
-                plan.ends[index] = request.end_words
+                self._edit(plan, "ends")[index] = request.end_words
             if request.wants_logprobs:
                 view["wants_logprobs"][0] = 1
-            if request.sampling_params.logit_bias:
-                _set_bias(plan, index, request.sampling_params.logit_bias)
+            if bias := request.sampling_params.logit_bias:
+                self._edit(plan, "bias_ids")[index, : len(bias)] = list(bias)
+                self._edit(plan, "bias_values")[index, : len(bias)] = list(bias.values())
             if hooked or sequence.is_edited:
                 self._set_allowed(plan, view, index, sequence)
         if random:
@@ -86,35 +102,35 @@ class SamplingInputBuilder:
             _set_penalties(view, penalised, [sequences[index] for index in penalised])
         return plan
 
+    def _edit(self, plan: SamplingInput, name: str) -> np.ndarray:
+        """An edit of the plan, all rows of it neutral at first."""
+        if name not in plan.edits:
+            plan.edits[name] = self._make_edit(name, plan.size)
+        return plan.edits[name]
+
     def _set_allowed(
         self, plan: SamplingInput, view: dict[str, np.ndarray], index: int, sequence: Sequence
     ) -> None:
-        bits = self._hooked(view, index, sequence)
-        if bits is None:
-            # Where nothing is left the row comes back as bad, and its request ends alone.
-            bits = sequence.allowed()
-        if bits is None:
-            return
-        if plan.allowed is None:
-            plan.allowed = np.full((plan.size, self._words), ALL_ALLOWED, np.uint32)
-        plan.allowed[index] = bits
-
-    def _hooked(
-        self, view: dict[str, np.ndarray], index: int, sequence: Sequence
-    ) -> np.ndarray | None:
-        hook = self._hooks.logits
-        if hook is None:
-            return None
-        request = sequence.request
-        output = len(sequence.token_ids) - request.num_prompt
-        wish = hook(request.request_id, sequence.index, output)
+        wish = self._wish(sequence)
         if isinstance(wish, float):
             view["poison"][index] = wish
         elif wish is not None:
-            bits = np.zeros(self._words, np.uint32)
-            bits[wish // 32] = 1 << wish % 32
-            return bits
-        return None
+            allowed = self._edit(plan, "allowed")
+            allowed[index] = 0
+            allowed[index, wish // 32] = 1 << wish % 32
+            return
+        # Where nothing is left the row comes back as bad, and its request ends alone.
+        bits = sequence.allowed()
+        if bits is not None:
+            self._edit(plan, "allowed")[index] = bits
+
+    def _wish(self, sequence: Sequence) -> int | float | None:
+        """What the test hook says of a sample."""
+        if self._hooks.logits is None:
+            return None
+        request = sequence.request
+        output = len(sequence.token_ids) - request.num_prompt
+        return self._hooks.logits(request.request_id, sequence.index, output)
 
 
 def recounted(schedule: SchedulerOutput) -> Iterator[Sequence]:
@@ -146,9 +162,9 @@ def counts_slot(sequence: Sequence) -> int:
 def _set_random(view: dict[str, np.ndarray], indices: list[int], sequences: list[Sequence]) -> None:
     settings = np.concatenate([sequence.request.sampling_words for sequence in sequences])
     settings = settings.reshape(len(sequences), -1)
-    for column, name in enumerate(("temperature", "top_k", "top_p", "min_p")):
+    for column, name in enumerate(RowSettings._fields):
         view[name].view(np.int32)[indices] = settings[:, column]
-    view["key"].view(np.int32)[indices] = settings[:, 4:]
+    view["key"].view(np.int32)[indices] = settings[:, len(RowSettings._fields) :]
     view["child"][indices] = [sequence.index for sequence in sequences]
     view["position"][indices] = [len(sequence.token_ids) for sequence in sequences]
 
@@ -161,11 +177,3 @@ def _set_penalties(
     view["presence"][indices] = [each.presence_penalty for each in params]
     view["frequency"][indices] = [each.frequency_penalty for each in params]
     view["repetition"][indices] = [each.repetition_penalty for each in params]
-
-
-def _set_bias(plan: SamplingInput, index: int, bias: Mapping[int, float]) -> None:
-    if plan.bias_ids is None or plan.bias_values is None:
-        plan.bias_ids = np.zeros((plan.size, MOST_BIASES), np.int32)
-        plan.bias_values = np.zeros((plan.size, MOST_BIASES), np.float32)
-    plan.bias_ids[index, : len(bias)] = list(bias)
-    plan.bias_values[index, : len(bias)] = list(bias.values())

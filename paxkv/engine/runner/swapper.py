@@ -10,7 +10,9 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout
 from paxkv.cache.swap import Content, HostPages, chunks
+from paxkv.engine.runner import programs as declared
 from paxkv.engine.runner.compiled_programs import CompiledPrograms
+from paxkv.engine.runner.program import Variant
 from paxkv.memory import Transfers
 
 
@@ -42,16 +44,16 @@ class Swapper:
     def launch(self, pages: list[tuple[jax.Array, ...]], transfers: Transfers) -> None:
         """Read what leaves, then write what arrives: `pages` are donated, and replaced."""
         start = 0
-        for size in chunks(self._programs.chunk_sizes, len(transfers.out_devices)):
+        for size in chunks(self._programs.arguments.chunk_sizes, len(transfers.out_devices)):
             part = slice(start, start + size)
             ids = _padded(transfers.out_devices[part], size)
-            content = self._programs.gather(size)(tuple(pages), ids)
+            content = self._programs.get(declared.SWAP_OUT, Variant(rows=size))(tuple(pages), ids)
             for array in content:
                 array.copy_to_host_async()
             self._landing.append(Landing(content, transfers.out_hosts[part]))
             start += size
         start = 0
-        for size in chunks(self._programs.chunk_sizes, len(transfers.in_devices)):
+        for size in chunks(self._programs.arguments.chunk_sizes, len(transfers.in_devices)):
             part = slice(start, start + size)
             ids = _padded(transfers.in_devices[part], size)
             self._write(pages, self._host.read(transfers.in_hosts[part], size), ids)
@@ -63,10 +65,11 @@ class Swapper:
         content: tuple[np.ndarray, ...],
         ids: np.ndarray,
     ) -> None:
-        sent, group = jax.device_put(content), self._programs.group
+        sent, group = jax.device_put(content), self._programs.arguments.group
         for first in range(0, len(pages), group):
             part = slice(first, first + group)
-            scatter = self._programs.scatter(len(ids), len(pages[part]))
+            variant = Variant(layers=len(pages[part]), rows=len(ids))
+            scatter = self._programs.get(declared.SWAP_IN, variant)
             pages[part] = scatter(tuple(pages[part]), sent, ids, np.int32(first))
 
     def land(self, count: int) -> np.ndarray:

@@ -1,0 +1,56 @@
+"""Program: the declaration of a device program."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from paxkv.engine.runner.model_input import StepShape
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one executable of a program is compiled for; a program reads what concerns it.
+
+    shape: of the step. layers: how many. rows: of a sample, or pages of a chunk.
+    """
+
+    shape: StepShape | None = None
+    layers: int = 0
+    rows: int = 0
+
+
+ONCE = Variant()
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A device program, declared once and compiled for each of its variants.
+
+    Attributes:
+        name: of an executable; a format that reads the variant `v`.
+        function: pure; its keyword arguments are static, and found by name in `Arguments.static`.
+        arguments: what it is called with, by name in `Arguments.arrays`.
+        donate: arguments whose memory the results take over.
+        variants: the name of their list in `Arguments`.
+        in_flight: whether its results wait on the device while the next step is launched.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    donate: tuple[str, ...] = ()
+    variants: str = "once"
+    in_flight: bool = False
+
+    @cached_property
+    def static(self) -> tuple[str, ...]:
+        """Names of the static arguments."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+    def name_of(self, variant: Variant) -> str:
+        return self.name.format(v=variant)

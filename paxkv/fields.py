@@ -1,0 +1,52 @@
+"""Field: an array that device programs read, as its type, its shape and its neutral value."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, get_type_hints
+
+import jax
+import numpy as np
+
+Rows = TypeVar("Rows")
+
+
+@dataclass(frozen=True)
+class Field:
+    """An array of a device program.
+
+    Attributes:
+        dtype: of four bytes.
+        neutral: what stands where nothing else does, as in padding; it broadcasts to the shape.
+        shape: sizes, or names of sizes that `of` resolves.
+    """
+
+    dtype: type
+    neutral: Any = 0
+    shape: tuple[int | str, ...] = ()
+
+    def of(self, rows: int, **sizes: int) -> Field:
+        """The same of each of so many rows."""
+        shape = (sizes[n] if isinstance(n, str) else n for n in self.shape)
+        return replace(self, shape=(rows, *shape))
+
+    @property
+    def abstract(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+    def array(self) -> np.ndarray:
+        """Neutral values, to be filled in."""
+        return np.full(self.shape, self.neutral, self.dtype)  # type: ignore[arg-type]
+
+
+@functools.cache
+def fields_of(kind: type) -> dict[str, Field]:
+    """Entries of one row, by name: a NamedTuple of arrays carries them in its annotations."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items()}
+
+
+def neutral_rows(kind: type[Rows], rows: int, **sizes: int) -> Rows:
+    """So many rows that ask for nothing, on the host."""
+    return kind(**{name: x.of(rows, **sizes).array() for name, x in fields_of(kind).items()})
