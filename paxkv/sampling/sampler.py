@@ -30,14 +30,15 @@ class SamplingRows(NamedTuple):
     """Sampling settings of R rows; all [R] except key. Neutral values are a greedy row (padding).
 
     temperature: float32, 0 is greedy. top_k: int32, 0 is off. top_p: float32, read only where
-    0 < top_p < 1. min_p: float32, 0 is off. key: uint32 [R, 2], `keys.split_seed`. child: int32.
-    position: int32, absolute position of the token to be sampled.
+    0 < top_p < 1. min_p, top_n_sigma: float32, 0 is off. key: uint32 [R, 2], `prng.split_seed`.
+    child: int32. position: int32, absolute position of the token to be sampled.
     """
 
     temperature: Annotated[Array, Field(np.float32)]
     top_k: Annotated[Array, Field(np.int32)]
     top_p: Annotated[Array, Field(np.float32, neutral=1.0)]
     min_p: Annotated[Array, Field(np.float32)]
+    top_n_sigma: Annotated[Array, Field(np.float32)]
     key: Annotated[Array, Field(np.uint32, shape=(2,))]
     child: Annotated[Array, Field(np.int32)]
     position: Annotated[Array, Field(np.int32)]
@@ -50,6 +51,7 @@ class RowSettings(NamedTuple):
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    top_n_sigma: float = 0.0
 
 
 def row_settings(params: SamplingParams, vocab_size: int) -> RowSettings:
@@ -58,7 +60,11 @@ def row_settings(params: SamplingParams, vocab_size: int) -> RowSettings:
         return RowSettings()
     top_k = params.top_k if 0 < params.top_k < vocab_size else 0
     return RowSettings(
-        on_device(params.temperature), top_k, on_device(params.top_p), on_device(params.min_p)
+        on_device(params.temperature),
+        top_k,
+        on_device(params.top_p),
+        on_device(params.min_p),
+        on_device(max(0.0, params.top_n_sigma or 0.0)),
     )
 
 
@@ -107,8 +113,27 @@ def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     return jnp.where(passed.any(-1), jnp.argmax(passed, axis=-1), last).astype(jnp.int32)
 
 
+def _sigma_threshold(blocks: jax.Array, top: jax.Array, sigmas: jax.Array) -> jax.Array:
+    """Logits [R] so many standard deviations below the largest, `top` [R]; -inf where that is 0.
+
+    Entries of -inf, which are banned or fill the blocks up, do not count.
+    """
+
+    def find() -> jax.Array:
+        counted = blocks > -jnp.inf
+        number = counted.sum(-1).sum(-1)
+        below = jnp.where(counted, blocks - top[:, None, None], 0.0)
+        mean = below.sum(-1).sum(-1) / number
+        squares = jnp.where(counted, (below - mean[:, None, None]) ** 2, 0.0)
+        return top - sigmas * jnp.sqrt(squares.sum(-1).sum(-1) / number)
+
+    wanted = sigmas > 0
+    found = lax.cond(wanted.any(), find, lambda: jnp.full_like(top, -jnp.inf))
+    return jnp.where(wanted, found, -jnp.inf)
+
+
 def _sample(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Array) -> jax.Array:
-    """Sample columns [R] from softmax(blocks / temperature) under min_p, top_k, then top_p.
+    """Sample columns [R] from softmax(blocks / temperature) under the filters, top_p last.
 
     top_p needs no threshold. A token sampled from the survivors is kept if the more likely ones
     hold less than top_p of the mass; otherwise sampling is repeated among the more likely ones.
@@ -116,14 +141,14 @@ def _sample(blocks: jax.Array, top: jax.Array, rows: SamplingRows, bad: jax.Arra
     """
     temperature = jnp.asarray(rows.temperature)
     scale = (1.0 / jnp.where(temperature > 0, temperature, 1.0))[:, None, None]
-    top = top[:, None, None]
     min_p = jnp.asarray(rows.min_p)[:, None, None]
     flat = blocks.reshape(blocks.shape[0], -1)
-    floor = kth_threshold(flat, jnp.asarray(rows.top_k))[:, None, None]
+    sigma_floor = _sigma_threshold(blocks, top, jnp.asarray(rows.top_n_sigma))
+    floor = jnp.maximum(kth_threshold(flat, jnp.asarray(rows.top_k)), sigma_floor)[:, None, None]
     keys = row_keys(jnp.asarray(rows.key), jnp.asarray(rows.child), jnp.asarray(rows.position))
 
     def weigh(entries: jax.Array, above: jax.Array) -> jax.Array:
-        weights = jnp.exp((entries - top) * scale)
+        weights = jnp.exp((entries - top[:, None, None]) * scale)
         kept = (entries >= floor) & (entries > above[:, None, None]) & (weights >= min_p)
         return jnp.where(kept, weights, 0.0)
 
@@ -159,9 +184,9 @@ def sample_tokens(logits: jax.Array, rows: SamplingRows) -> Sampled:
     """Sample one token per row of float32 logits [R, V], after `edit_logits`.
 
     Greedy rows take the first largest entry. The others are sampled with a key of their own, under
-    min_p, then top_k, then top_p on what is left, renormalised (vLLM's order); entries equal to
-    the last one kept are kept too. A token of probability zero is never sampled, and a row's token
-    depends on nothing but that row.
+    top_n_sigma, min_p, top_k, then top_p on what is left, renormalised (vLLM's order); entries
+    equal to the last one kept are kept too. A token of probability zero is never sampled, and a
+    row's token depends on nothing but that row.
     """
     # XLA's CPU maximum passes over NaN, so NaN is looked for by itself.
     blocks = in_blocks(padded_to_blocks(logits))

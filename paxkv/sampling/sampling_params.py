@@ -36,6 +36,8 @@ class SamplingParams:
     temperature: [0, 1e6]; below 1e-5 is greedy.
     top_p: [0, 1], 0 is greedy. top_k: 0 and -1 are off, 1 is greedy, above the vocabulary is off.
     min_p: [0, 1], relative to the most likely token.
+    top_n_sigma: keep tokens whose logit, before temperature, is at most so many standard deviations
+        of all logits below the largest; None, 0 and negative numbers are off.
     seed: 64 bits, signed or unsigned; None and -1 sample from the engine's own seed.
     stop: one string or a list. stop_token_ids: they end the request even under ignore_eos.
     bad_words: strings never generated. logit_bias: {token id: bias}, at most 1,024 entries.
@@ -62,6 +64,7 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    top_n_sigma: float | None = None
     seed: int | None = None
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
@@ -131,6 +134,7 @@ class SamplingParams:
                 "0 or -1 (off) or an integer from 1 to 2**63 - 1",
             ),
             "min_p": checks.number("min_p", self.min_p, 0.0, 1.0, "a number from 0 to 1"),
+            "top_n_sigma": _top_n_sigma(self.top_n_sigma),
             "seed": _seed(self.seed),
             "stop": stop,
             "stop_token_ids": _ids("stop_token_ids", self.stop_token_ids),
@@ -166,6 +170,7 @@ class SamplingParams:
                 ("top_p", self.top_p == 1.0, "1"),
                 ("top_k", self.top_k in (0, -1), "0 or -1"),
                 ("min_p", self.min_p == 0.0, "0"),
+                ("top_n_sigma", (self.top_n_sigma or 0.0) <= 0.0, "None or 0"),
                 ("logprobs", self.logprobs is None, "None"),
                 ("structured_outputs", self.structured_outputs is None, "None"),
             )
@@ -227,6 +232,13 @@ def on_device(value: float) -> float:
 
 def _penalty(name: str, value: object) -> float:
     return checks.number(name, value, -2.0, 2.0, "a number from -2 to 2")
+
+
+def _top_n_sigma(value: object) -> float | None:
+    if value is None:
+        return None
+    allowed = "None or a number from -1e6 to 1e6"
+    return checks.number("top_n_sigma", value, -1e6, 1e6, allowed)
 
 
 def length_penalty(value: object) -> float:

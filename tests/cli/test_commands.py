@@ -41,13 +41,13 @@ def test_generate_streams_a_completion_to_stdout(capsys):
 
 def test_generate_passes_sampling_flags(capsys):
     numbers = "--temperature 0.7 --top-p 0.9 --top-k 5 --min-p 0.1 --max-tokens 9 --ignore-eos"
-    flags = numbers.split()
+    flags = [*numbers.split(), "--top-n-sigma", "1.5"]
     flags += ["--stop", "END", "--stop", "\n\n", "--stop-token-ids", "7", "--bad-words", "no"]
     flags += ["--logit-bias", "3=-5", "--logit-bias", "4=2.5", "--presence-penalty", "-1.5"]
     assert main(["generate", "--quiet", "--model", "m", *flags, "hi"]) == 0
     params = asked().requests[0][1]
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.7, 0.9, 5, 0.1)
-    assert (params.max_tokens, params.ignore_eos) == (9, True)
+    assert (params.max_tokens, params.ignore_eos, params.top_n_sigma) == (9, True, 1.5)
     assert params.stop == ("END", "\n\n")
     assert params.stop_token_ids == (7,)
     assert params.bad_words == ("no",)

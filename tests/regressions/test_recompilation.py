@@ -92,6 +92,7 @@ def test_rc_01_no_legal_request_compiles_anything() -> None:
         tiny.engine.scheduler.queues.preemption = Preemption("recompute")
         tiny.generate([ids(40 + k, salt=k) for k in range(4)], greedy(30))
         tiny.generate([ids(20)], SamplingParams(n=2, seed=1, top_k=5, top_p=0.9, min_p=0.01))
+        tiny.generate([ids(20)], SamplingParams(n=2, seed=1, top_n_sigma=1.5))
         tiny.generate([ids(70)], greedy(3, logprobs=5, prompt_logprobs=5))
         tiny.generate(
             [ids(20)] * 3,

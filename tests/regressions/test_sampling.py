@@ -254,6 +254,24 @@ def test_sa_07_logprobs_of_the_whole_vocabulary() -> None:
         small().generate([ids(9)], greedy(3, logprobs=-1))
 
 
+def test_sa_02_top_n_sigma_reaches_the_device_and_no_other_request() -> None:
+    """Against a dense float64 forward pass, at a temperature that makes everything else likely."""
+    tiny, prompt, mate = small(max_num_seqs=20), ids(9), greedy(8)
+    alone = tiny.generate([ids(12, salt=3)], mate)[0].outputs[0].token_ids
+    row = np.asarray(dense_rows(tuple(prompt))[-1], np.float64)
+    for sigmas in (1.0, 2.0):
+        hot = SamplingParams(temperature=100.0, n=16, seed=4, max_tokens=1, top_n_sigma=sigmas)
+        answers = tiny.generate([prompt, ids(12, salt=3)], [hot, mate])
+        assert answers[1].outputs[0].token_ids == alone
+        seen = {token for output in answers[0].outputs for token in output.token_ids}
+        assert len(seen) > 2
+        assert row[list(seen)].min() >= row.max() - sigmas * row.std() - CLOSE
+    unfiltered = SamplingParams(temperature=100.0, n=16, seed=4, max_tokens=1)
+    (answer,) = tiny.generate([prompt], unfiltered)
+    lowest = min(row[output.token_ids[0]] for output in answer.outputs)
+    assert lowest < row.max() - 2 * row.std()
+
+
 def test_sa_08_logprobs_are_of_the_raw_distribution() -> None:
     tiny = small()
     prompt = ids(9)
@@ -264,6 +282,7 @@ def test_sa_08_logprobs_are_of_the_raw_distribution() -> None:
         {"temperature": 1.0, "top_p": 0.1, "seed": 1},
         {"temperature": 5.0, "seed": 2},
         {"temperature": 1.0, "min_p": 0.9, "seed": 1},
+        {"temperature": 3.0, "top_n_sigma": 1.0, "seed": 1},
         {"temperature": 0, "repetition_penalty": 3.0, "presence_penalty": 2.0},
         {"temperature": 0, "logit_bias": {77: 1e4}},
         {"temperature": 0, "allowed_token_ids": [int(row.argmin())]},

@@ -10,12 +10,15 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return exponents / exponents.sum()
 
 
-def kept(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> np.ndarray:
-    """Bool [V]: what min_p, then top_k, then top_p leave; ties with the last kept stay."""
+def kept(logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, top_n_sigma=0.0) -> np.ndarray:
+    """Bool [V]: what top_n_sigma, min_p, top_k, then top_p leave; ties with the last kept stay."""
     logits = np.asarray(logits, np.float64)
     probabilities = softmax(logits / temperature)
     alive = probabilities >= min_p * probabilities.max()
     alive &= probabilities > 0
+    if top_n_sigma > 0:
+        possible = logits[logits > -np.inf]
+        alive &= logits >= possible.max() - top_n_sigma * possible.std()
     if top_k and top_k < alive.sum():
         alive &= logits >= np.sort(logits[alive])[-top_k]
     if top_p < 1:

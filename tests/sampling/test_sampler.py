@@ -11,7 +11,15 @@ from scipy.stats import chi2
 
 from paxkv.sampling.logit_edits import no_edits
 from paxkv.sampling.prng import split_seed
-from paxkv.sampling.sampler import _pick, no_rows, row_settings, sample, sample_tokens
+from paxkv.sampling.sampler import (
+    RowSettings,
+    _pick,
+    no_rows,
+    row_settings,
+    row_words,
+    sample,
+    sample_tokens,
+)
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.sampling.token_counts import empty_counts
 
@@ -71,6 +79,10 @@ FILTERS = [
     {"top_p": 0.999999},
     {"min_p": 0.05},
     {"min_p": 1.0},
+    {"top_n_sigma": 0.5},
+    {"top_n_sigma": 1.5},
+    {"top_n_sigma": 1.5, "temperature": 4.0},
+    {"top_n_sigma": 2.0, "temperature": 2.0, "top_k": 40, "top_p": 0.8, "min_p": 0.02},
     {"top_k": 30, "top_p": 0.7},
     {"top_k": 90, "top_p": 0.7, "temperature": 2.0},
     {"top_k": 20, "top_p": 0.9, "min_p": 0.1, "temperature": 1.5},
@@ -92,6 +104,44 @@ def test_entries_equal_to_the_last_kept_are_kept(filters):
     assert_distribution(samples(logits, **filters), distribution(logits, **filters))
     if filters.get("top_k") == 7:
         assert alive.sum() > 7
+
+
+def test_top_n_sigma_keeps_what_float64_keeps_at_any_temperature():
+    random = np.random.default_rng(11)
+    for sigmas in (0.7, 1.0, 2.0):
+        logits = (random.normal(size=200) * 3 + 40).astype(np.float32)
+        alive = kept(logits, top_n_sigma=sigmas)
+        assert 1 < alive.sum() < 190
+        for temperature in (60.0, 600.0):
+            seen = set(samples(logits, temperature=temperature, top_n_sigma=sigmas).tolist())
+            assert seen == set(np.flatnonzero(alive).tolist())
+
+
+def test_top_n_sigma_does_not_count_what_is_banned():
+    """Banned entries far below would widen sigma, or make it infinite."""
+    logits = np.array([5.0, 4.0, 3.0, 2.0, 1.0, -300.0, -300.0, -300.0])
+    assert set(samples(logits, temperature=50.0, top_n_sigma=1)) == set(range(5))
+    logits[5:] = -np.inf
+    assert set(samples(logits, temperature=50.0, top_n_sigma=1)) == {0, 1}
+    assert set(samples(logits, temperature=50.0, top_n_sigma=1e6)) == set(range(5))
+
+
+def test_top_n_sigma_of_equal_logits_keeps_all_of_them():
+    assert set(samples(np.zeros(5), top_n_sigma=1e-3)) == set(range(5))
+
+
+def test_top_n_sigma_is_for_its_own_row_and_never_for_a_greedy_one():
+    logits = np.random.default_rng(12).normal(size=(64, WIDTH)).astype(np.float32)
+    rows = rows_of(64, temperature=2.0)
+    rows.temperature[:16] = 0
+    plain = np.asarray(choose(logits, rows).tokens)
+    rows.top_n_sigma[:40] = 0.2
+    filtered = np.asarray(choose(logits, rows).tokens)
+    assert (filtered[:16] == logits[:16].argmax(-1)).all()
+    assert (filtered[40:] == plain[40:]).all()
+    for index in range(16, 40):
+        assert kept(logits[index], top_n_sigma=0.2)[filtered[index]]
+    assert (filtered[16:40] != plain[16:40]).any()
 
 
 def test_top_p_counts_the_mass_after_top_k():
@@ -168,6 +218,7 @@ def varied_rows(count):
     rows.top_k[:] = random.choice([0, 3, 50, 300], count)
     rows.top_p[:] = random.choice([1.0, 0.9, 0.3], count)
     rows.min_p[:] = random.choice([0.0, 0.01], count)
+    rows.top_n_sigma[:] = random.choice([0.0, 1.0, 2.5], count)
     edits = no_edits(count, 1000, num_biases=4)
     edits.presence[:] = random.choice([0.0, 1.0], count)
     edits.repetition[:] = random.choice([1.0, 1.5], count)
@@ -241,12 +292,25 @@ def test_draws_of_children_are_independent():
 
 
 def test_settings_are_normalised():
-    assert row_settings(SamplingParams(top_k=2_000_000), 1000) == (1.0, 0, 1.0, 0.0)
-    assert row_settings(SamplingParams(top_k=-1), 1000) == (1.0, 0, 1.0, 0.0)
+    assert row_settings(SamplingParams(top_k=2_000_000), 1000) == RowSettings(1.0)
+    assert row_settings(SamplingParams(top_k=-1), 1000) == RowSettings(1.0)
+    for off in (None, 0, -1, -2.5):
+        assert row_settings(SamplingParams(top_n_sigma=off), 1000) == RowSettings(1.0)
     for greedy in ({"temperature": 1e-6}, {"top_k": 1}, {"top_p": 0.0}):
-        assert row_settings(SamplingParams(min_p=0.1, **greedy), 1000) == (0.0, 0, 1.0, 0.0)
-    params = SamplingParams(temperature=0.5, top_k=5, top_p=0.5, min_p=0.25)
-    assert row_settings(params, 1000) == (0.5, 5, 0.5, 0.25)
+        params = SamplingParams(min_p=0.1, top_n_sigma=1, **greedy)
+        assert row_settings(params, 1000) == RowSettings() == (0.0, 0, 1.0, 0.0, 0.0)
+    params = SamplingParams(temperature=0.5, top_k=5, top_p=0.5, min_p=0.25, top_n_sigma=1.5)
+    assert row_settings(params, 1000) == (0.5, 5, 0.5, 0.25, 1.5)
+
+
+def test_neutral_rows_and_settings_agree():
+    """A row that nothing is written to is a greedy one."""
+    neutral = no_rows(3)
+    for name, value in RowSettings()._asdict().items():
+        assert (getattr(neutral, name) == value).all(), name
+    words = row_words(RowSettings(0.5, 5, 0.25, 0.125, 1.5))
+    assert words[1] == 5
+    assert words[[0, 2, 3, 4]].view(np.float32).tolist() == [0.5, 0.25, 0.125, 1.5]
 
 
 # Around zero, float32's smallest normal number, the greedy temperature, and one.

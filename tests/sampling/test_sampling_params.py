@@ -25,6 +25,7 @@ WRONG = {
     "top_p": (*NOT_NUMBERS, -0.1, 1.1),
     "top_k": (*NOT_INTEGERS, None, -2),
     "min_p": (*NOT_NUMBERS, -0.1, 1.1),
+    "top_n_sigma": (True, "1", [], NAN, INF, -INF, 10**400, 1e7),
     "seed": (True, "1", 1.0, NAN, 2**64, -(2**63) - 1),
     "stop": (1, True, "", [""], [1], ["a", None], {"a": 1}),
     "stop_token_ids": (1, "12", [-1], [2**31], [1.0], [True], ["1"], {1: 2}),
@@ -149,6 +150,7 @@ def test_logprobs_are_limited_by_the_engine(field):
         ("top_p", 0.9),
         ("top_k", 1),
         ("min_p", 0.1),
+        ("top_n_sigma", 1.0),
         ("logprobs", 0),
     ],
 )

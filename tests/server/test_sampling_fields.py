@@ -24,6 +24,7 @@ FIELDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "top_p": (0.8, {}),
     "top_k": (7, {}),
     "min_p": (0.1, {}),
+    "top_n_sigma": (1.5, {}),
     "seed": (5, {}),
     "stop": (["zz"], {}),
     "stop_token_ids": ([9], {}),
