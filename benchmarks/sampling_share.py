@@ -30,6 +30,7 @@ WAYS: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "greedy": ({}, {}),
     "temperature": ({"temperature": 0.8}, {}),
     "temperature, top_k 40": ({"temperature": 0.8, "top_k": 40}, {}),
+    "temperature, top_n_sigma 1": ({"temperature": 0.8, "top_n_sigma": 1.0}, {}),
     "temperature, top_p 0.9": ({"temperature": 0.8, "top_p": 0.9}, {}),
     "temperature, penalties": ({"temperature": 0.8}, {"presence": 0.5, "repetition": 1.1}),
 }
@@ -75,11 +76,12 @@ def sampling_seconds(way: str, running: int, vocab_size: int, times: int) -> flo
     edits = edits._replace(**{k: np.full_like(getattr(edits, k), v) for k, v in edits_set.items()})
     logits = jax.random.normal(jax.random.key(0), (running, vocab_size)) * 4
     counts = empty_counts(running, vocab_size)
-    draw = jax.jit(sample, static_argnums=(4, 7))
+    draw = jax.jit(sample, static_argnums=(4, 8))
     given = jax.device_put((logits, rows, edits, counts))
     no_beams = jnp.zeros(running, jnp.bool_)
+    no_ends = jnp.zeros_like(given[2].allowed)
     wanted = jnp.asarray(False)
-    return seconds(lambda: draw(*given, 1, wanted, no_beams, 1), times)
+    return seconds(lambda: draw(*given, 1, wanted, no_beams, no_ends, 1), times)
 
 
 def main() -> None:
