@@ -32,12 +32,17 @@ class Field:
         return replace(self, shape=(rows, *shape))
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape, which must have no names left."""
+        return tuple(map(int, self.shape))
+
+    @property
     def abstract(self) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+        return jax.ShapeDtypeStruct(self.sizes, self.dtype)
 
     def array(self) -> np.ndarray:
         """Neutral values, to be filled in."""
-        return np.full(self.shape, self.neutral, self.dtype)  # type: ignore[arg-type]
+        return np.full(self.sizes, self.neutral, self.dtype)
 
 
 @functools.cache
@@ -49,4 +54,5 @@ def fields_of(kind: type) -> dict[str, Field]:
 
 def neutral_rows(kind: type[Rows], rows: int, **sizes: int) -> Rows:
     """So many rows that ask for nothing, on the host."""
-    return kind(**{name: x.of(rows, **sizes).array() for name, x in fields_of(kind).items()})
+    fields = fields_of(kind)  # type: ignore[arg-type]
+    return kind(**{name: field.of(rows, **sizes).array() for name, field in fields.items()})

@@ -71,8 +71,9 @@ def row_settings(params: SamplingParams, vocab_size: int) -> RowSettings:
 def row_words(settings: RowSettings) -> np.ndarray:
     """The bits of each of the settings as an int32, in the types of `SamplingRows`."""
     fields = fields_of(SamplingRows)
-    words = [np.array(value, fields[name].dtype) for name, value in settings._asdict().items()]
-    return np.array([word.view(np.int32) for word in words])
+    values = settings._asdict().items()
+    words = [np.array([value], fields[name].dtype).view(np.int32) for name, value in values]
+    return np.concatenate(words)
 
 
 def no_rows(rows: int) -> SamplingRows:

@@ -21,7 +21,7 @@ class Packing:
         self._parts: dict[str, tuple[int, int, Field]] = {}
         self.size = 0
         for name, field in fields.items():
-            length = math.prod(field.shape)  # type: ignore[arg-type]
+            length = math.prod(field.sizes)
             self._parts[name] = (self.size, self.size + length, field)
             self.size += length
         arrays = [field.array().reshape(-1).view(np.int32) for field in fields.values()]
@@ -44,7 +44,7 @@ class Packing:
         """A buffer `[size]` int32 of neutral values, and writable views of it by name."""
         buffer = self._neutral.copy()
         views: dict[str, np.ndarray] = {
-            name: buffer[start:end].view(field.dtype).reshape(field.shape)  # type: ignore[arg-type]
+            name: buffer[start:end].view(field.dtype).reshape(field.sizes)
             for name, (start, end, field) in self._parts.items()
         }
         return buffer, views
@@ -53,7 +53,7 @@ class Packing:
         """The same arrays on device."""
         arrays = {}
         for name, (start, end, field) in self._parts.items():
-            part = buffer[start:end].reshape(field.shape)
+            part = buffer[start:end].reshape(field.sizes)
             if field.dtype is not np.int32:
                 part = lax.bitcast_convert_type(part, jnp.dtype(field.dtype))
             arrays[name] = part
