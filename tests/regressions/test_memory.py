@@ -23,7 +23,8 @@ MODEL_LEN = 512
 
 
 def pool(device: DeviceMemory | None = None, step: int = 0, **options: Any) -> PoolSize:
-    return pool_size(LAYOUT, EngineConfig(**options), MODEL_LEN, device, lambda num_pages: step)
+    config = EngineConfig(**options).resolve(CONFIG)
+    return pool_size(LAYOUT, config, device, lambda num_pages: step)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 33, 60])
