@@ -46,11 +46,11 @@ compile() {
     dump=$(mktemp -d -p "$dumps")
     PATH="$venv/bin:$PATH:/usr/local/cuda/bin" \
         XLA_FLAGS="--xla_dump_to=$dump --xla_dump_emitter_re=ptx" MOSAIC_GPU_DUMP_TO="$dump" \
-        "$venv/bin/python" -m "pallas_kernels.lab.$1" --dump "$dump" --out "$results/$2" "${@:3}"
+        "$venv/bin/python" -m "benchmarks.kernel_traffic.$1" --dump "$dump" --out "$results/$2" "${@:3}"
     rm -rf "$dump"
 }
 lower() {
-    "$1/bin/python" -m pallas_kernels.lab lower --results "$results" --backend "$2"
+    "$1/bin/python" -m benchmarks.kernel_traffic lower --results "$results" --backend "$2"
 }
 rm -f "$results"/lowering*.json
 
@@ -72,5 +72,5 @@ lower "$newest" mosaic
 wait "$triton"
 "$venv/bin/python" benchmarks/compiled_step.py --json "$results/compiled_step.json" &
 step=$!
-"$newest/bin/python" -m pallas_kernels.lab ladder --results "$results"
+"$newest/bin/python" -m benchmarks.kernel_traffic ladder --results "$results"
 wait "$step"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,16 +19,6 @@ from pallas_kernels.lab.battery import CASES, MORE_CASES, PROPERTIES, Attend, ch
 from pallas_kernels.lab.bench import Step, bench, chip_named
 from pallas_kernels.lab.bench import table as bench_table
 from pallas_kernels.lab.compilation import compile_kernel
-from pallas_kernels.lab.ladder import (
-    BACKENDS,
-    Results,
-    add_lowering,
-    climb,
-    complaints,
-    every_size,
-    interpret,
-    table,
-)
 from pallas_kernels.lab.picture import draw, floors, timed
 from pallas_kernels.roofline import tables
 
@@ -63,21 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
     roofline.add_argument("--arch", default="h200", help="of --plot (default: %(default)s)")
     for command in (bench, roofline):
         command.add_argument("--plot", type=Path, metavar="FILE", help="draw it; needs matplotlib")
-    for name, told in (
-        ("lower", "lower every kernel for CUDA with this jax, into the results"),
-        ("ladder", "what is known of each kernel without a GPU, as a table"),
-    ):
-        rungs = commands.add_parser(name, help=told)
-        rungs.add_argument("--results", type=Path, default=Path("benchmarks/results"))
-        if name == "lower":
-            rungs.add_argument("--backend", default="triton", choices=BACKENDS)
     args = parser.parse_args(arguments)
     if args.command in ("bench", "compile"):
         return _of_a_step(args)
-    if args.command == "lower":
-        return _end(add_lowering(args.results, args.backend))
-    if args.command == "ladder":
-        return climb_ladder(args.results)
     if args.command == "roofline":
         print(tables(), end="")
         if args.plot is not None:
@@ -113,24 +90,6 @@ def _checked(make: Callable[[], T]) -> T:
         return make()
     except ValueError as error:
         raise SystemExit(str(error)) from None
-
-
-def climb_ladder(folder: Path) -> int:
-    """Run what runs here, read the rest, print and write `ladder.md` and `ladder.json`."""
-    results = Results.read(folder)
-    interpreted = interpret(every_size(), told=partial(print, flush=True))
-    rows = list(climb(interpreted, results, every_size()))
-    text = table(rows, results.planted)
-    print(text, end="")
-    (folder / "ladder.md").write_text(text, encoding="utf-8")
-    found = {"rows": [asdict(row) for row in rows], "planted": results.planted}
-    (folder / "ladder.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return _end(complaints(rows, results.planted))
-
-
-def _end(wrong: list[str]) -> int:
-    print("\n".join(wrong) or "nothing to complain about")
-    return 1 if wrong else 0
 
 
 def load(where: str) -> Attend:

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.lab.bench import Step
-from pallas_kernels.lab.lowering import DEVICES, lower
-from pallas_kernels.lab.programs import Program
+from pallas_kernels.lab.lowering import DEVICES, Program, lower
 
 
 def compile_kernel(attend: Callable[..., Any], step: Step, arch: str) -> int:

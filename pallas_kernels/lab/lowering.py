@@ -1,17 +1,26 @@
-"""Lower every kernel for CUDA with the jax at hand; needs no GPU and no CUDA plugin."""
+"""Lower a kernel for CUDA with the jax at hand; needs no GPU and no CUDA plugin."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
-
-from pallas_kernels.lab.programs import Program, programs
 
 # Chips that are not there: what is compiled for, and what tracing must know of them.
 ARCHITECTURES = {"h200": "sm_90a", "h100": "sm_90a", "a100": "sm_80"}
 DEVICES = {"h200": "NVIDIA H200", "h100": "NVIDIA H100", "a100": "NVIDIA A100-SXM4-80GB"}
 _CALLS = ("__gpu$xla.gpu.triton", "mosaic_gpu")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function of arrays to compile, and the descriptions of its arguments."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: dict[str, jax.ShapeDtypeStruct]
 
 
 @dataclass(frozen=True)
@@ -37,13 +46,3 @@ def lower(target: str, program: Program) -> Lowered:
         return Lowered(target, program.name, 0, f"{type(error).__name__}: {told[0]}"[:200])
     kernels = sum(text.count(name) for name in _CALLS)
     return Lowered(target, program.name, kernels, "" if kernels else "it calls no kernel")
-
-
-def lower_all(targets: list[str], backend: str, only: str = "") -> list[Lowered]:
-    """All programs but those with a page type that the target has not."""
-    return [
-        lower(target, program)
-        for target in targets
-        for program in programs(backend)
-        if only in program.name and not (target == "a100" and "float8" in program.name)
-    ]

@@ -1,0 +1,1 @@
+"""What must be known of a GPU, measured in one go: `python -m benchmarks.gpu_check`."""

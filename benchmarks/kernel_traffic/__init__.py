@@ -1,0 +1,1 @@
+"""What is known of the kernels without a GPU: bytes moved, rungs climbed, bugs planted."""
