@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
+from paxkv.server.dashboard import routes as dashboard
 from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import ApiError, BadRequest, HttpError
 from paxkv.server.limits import RequestLimits
@@ -21,13 +22,10 @@ from paxkv.server.metrics import registry as metrics
 from paxkv.server.metrics.spans import RequestSpans, TraceHeaders, otlp_exporter
 from paxkv.server.middleware.auth import KeyGuard
 from paxkv.server.middleware.backlog import Backlog
-from paxkv.server.middleware.body_limit import BodyLimit
 from paxkv.server.middleware.fault_answer import FaultAnswer
-from paxkv.server.middleware.header_limit import HeaderLimit
-from paxkv.server.middleware.request_line import RequestLine
 from paxkv.server.middleware.request_log import RequestLog
-from paxkv.server.page import routes as page_routes
-from paxkv.server.root_path import RootPath, check_free
+from paxkv.server.middleware.request_target import RequestLine, RootPath, check_free
+from paxkv.server.middleware.size_limits import BodyLimit, HeaderLimit
 from paxkv.server.routes import (
     admin,
     chat,
@@ -50,7 +48,7 @@ ROUTERS = (
     tokenization,
     status,
     metrics,
-    page_routes,
+    dashboard,
     admin,
 )
 

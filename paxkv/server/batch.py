@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message
 from tqdm.auto import tqdm
 
-from paxkv.server import in_process
 from paxkv.server.app import build_app
 from paxkv.server.batch_file import (
     BatchLine,
@@ -99,7 +101,7 @@ async def _run(
 
         async def answer(line: BatchLine) -> None:
             try:
-                status, body = await in_process.post(app, line.url, line.body)
+                status, body = await _post(app, line.url, line.body)
             finally:
                 room.release()
             results.add(line, line.result(status, body), final=status < 500)
@@ -122,3 +124,40 @@ async def _run(
                     await room.acquire()
                     group.create_task(answer(line))
     return summary
+
+
+async def _post(app: ASGIApp, path: str, body: Any) -> tuple[int, Any]:
+    """Status and JSON of the answer to a POST, without a socket."""
+    content = json.dumps(body).encode()
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "client": None,
+        "server": None,
+    }
+    status = 0
+    answer = bytearray()
+    unread = [{"type": "http.request", "body": content, "more_body": False}]
+
+    async def receive() -> Message:
+        if unread:
+            return unread.pop()
+        return await asyncio.get_running_loop().create_future()  # nobody goes away
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        else:
+            answer.extend(message.get("body", b""))
+
+    await app(scope, receive, send)
+    return status, json.loads(answer) if answer else None

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from paxkv.server.errors import BadRequest, bad_request
+from paxkv.server.prompts import Truncation
 from paxkv.server.service import Service
-from paxkv.server.truncation import Truncation
 from paxkv.text.messages import joined_text
 from paxkv.text.tokenizer import Tokenizer
 from paxkv.validation import shown

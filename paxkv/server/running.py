@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import resource
 import signal
 import socket
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from paxkv.server.middleware.accept_log import AcceptLog
 from paxkv.server.middleware.http_protocol import PatientProtocol
 from paxkv.server.middleware.tls import TlsProtocol, tls_context
 from paxkv.server.service import Service
@@ -24,6 +25,8 @@ EXIT_ENGINE_DEAD = 1
 KEEP_ALIVE_SECONDS = 75
 OTHER_FILES = 256
 BACKLOG = 2048
+ACCEPT_LOG_SECONDS = 1.0
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SECONDS_TO_TELL = 1.0  # that a dead engine's server stays, to answer what it has
 
 
@@ -134,3 +137,22 @@ def serve(app: FastAPI, sockets: list[socket.socket]) -> int:
         logger.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
     server.run(sockets)
     return server.exit_code
+
+
+class AcceptLog:
+    """An event loop's exception handler: at most one line in ACCEPT_LOG_SECONDS says that
+    connections wait. asyncio would write a traceback for each of thousands of tries."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        message = context["message"]
+        if "_start_serving" in message:  # a later try, when the socket has been closed
+            logger.debug("not accepting any more: %s", error)
+        elif "accept" not in message or getattr(error, "errno", None) not in EXHAUSTED:
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._next:
+            self._next = loop.time() + ACCEPT_LOG_SECONDS
+            logger.warning("connections wait to be accepted: %s", error)

@@ -22,7 +22,7 @@ from pydantic import (
 
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.server.errors import BadRequest
-from paxkv.server.forms import FORM_FIELDS, response_form, sent_form
+from paxkv.server.grammar.forms import FORM_FIELDS, response_form, sent_form
 from paxkv.server.request_fields import IGNORED, REFUSED
 
 logger = logging.getLogger(__name__)

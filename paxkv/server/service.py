@@ -19,14 +19,14 @@ from paxkv.sampling.structured_outputs import FormError, StructuredOutputsParams
 from paxkv.server import prompts
 from paxkv.server.engine_loop import EngineLoop
 from paxkv.server.errors import ApiError, BadRequest, NotFound
-from paxkv.server.forms import refused_form
+from paxkv.server.grammar.forms import refused_form
 from paxkv.server.grammar.queue import GrammarQueue, NotCompiled
 from paxkv.server.limits import RequestLimits
 from paxkv.server.pending_request import PendingRequest
+from paxkv.server.prompts import Truncation
 from paxkv.server.responses.store import ResponseStore
 from paxkv.server.schemas import GenerationBody
 from paxkv.server.settings import ServerSettings
-from paxkv.server.truncation import Truncation
 from paxkv.text.tokenizer import Tokenizer
 from paxkv.validation import shown
 

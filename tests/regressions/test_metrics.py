@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from paxkv.server.limits import RequestLimits
 from paxkv.server.metrics.engine_snapshot import fragmentation
-from paxkv.server.metrics.recent_mean import RecentMean
+from paxkv.server.metrics.requests import RecentMean
 from paxkv.server.middleware.request_log import LogFormatter
 from tests.server.tiny_server import TinyModel, TinyServer, chat, completion, serving
 

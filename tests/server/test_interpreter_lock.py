@@ -22,7 +22,7 @@ from paxkv.engine.input_processor import InputProcessor
 from paxkv.server.errors import BadRequest
 from paxkv.server.limits import RequestLimits
 from paxkv.server.middleware.http_protocol import READ_BYTES, PatientProtocol
-from paxkv.server.value_count import CONTAINER, ValueCount
+from paxkv.server.middleware.size_limits import CONTAINER, ValueCount
 from tests.server.tiny_server import TinyServer, chat, completion, lent_model, serving, tokenizer
 
 COMPLETIONS = "/v1/completions"

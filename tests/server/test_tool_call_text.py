@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paxkv.server.chat_text import ChatText
+from paxkv.server.tools.chat_text import ChatText
 from paxkv.server.tools.json_scan import JsonScan
 from paxkv.server.tools.tool_calls import ForcedCalls, HermesCalls, LlamaCalls
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from paxkv.server.chat_text import ChatText
 from paxkv.server.settings import ServerSettings
+from paxkv.server.tools.chat_text import ChatText
 from paxkv.server.tools.definitions import Tools
 from paxkv.server.tools.tool_calls import ForcedCalls, HermesCalls, LlamaCalls, format_of_template
 from tests.server.tiny_server import (

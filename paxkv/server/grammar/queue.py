@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from paxkv.sampling.structured_outputs import FormError, StructuredOutputsParams
 from paxkv.server.errors import Overloaded
-from paxkv.server.forms import refused_form
+from paxkv.server.grammar.forms import refused_form
 from paxkv.server.grammar.trial import GrammarTrial
 from paxkv.text.grammar import Grammars
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from paxkv.engine.engine import Engine
+from paxkv.engine.request import Request
 from paxkv.engine.runner.device_memory import DeviceMemory
+from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.engine.stats import EngineStats
 from paxkv.memory import BlockManager
-from paxkv.server.request_states import request_states
+
+State = Literal["running", "swapped", "waiting"]
 
 
 @dataclass(frozen=True)
@@ -68,3 +72,16 @@ def memory_utilization() -> float:
         return memory.in_use / memory.size
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) / os.sysconf("SC_PHYS_PAGES")
+
+
+def request_states(scheduler: Scheduler) -> dict[Request, State]:
+    """Every request and its state, by rank: running ones first, then waiting ones.
+
+    A request with a running sequence is running; otherwise, one with a swapped sequence is swapped.
+    """
+    states: dict[Request, State] = {s.request: "running" for s in scheduler.running}
+    swapped = {sequence.request for sequence in scheduler.swapped}
+    for sequence in scheduler.waiting:
+        request = sequence.request
+        states.setdefault(request, "swapped" if request in swapped else "waiting")
+    return states

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -10,7 +11,6 @@ from paxkv.engine.request import Request
 from paxkv.server.deltas import Deltas
 from paxkv.server.errors import ApiError
 from paxkv.server.metrics.engine import ENGINE, LABELS
-from paxkv.server.metrics.recent_mean import RecentMean
 
 # vLLM's buckets, in seconds and tokens.
 FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
@@ -156,3 +156,32 @@ class RequestMetrics:
 def _one_two_five(most: int) -> tuple[int, ...]:
     steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
     return tuple(itertools.takewhile(lambda value: value <= most, steps))
+
+
+class RecentMean:
+    """Mean over a sliding window, kept by the second.
+
+    window: seconds.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._seconds: deque[tuple[int, float, int]] = deque()
+
+    def add(self, value: float, time: float) -> None:
+        second, total, count = int(time), value, 1
+        if self._seconds and self._seconds[-1][0] == second:
+            _, before, number = self._seconds.pop()
+            total, count = before + value, number + 1
+        self._seconds.append((second, total, count))
+        self._forget(time)
+
+    def mean(self, time: float) -> float:
+        """Mean of the window; 0 if it is empty."""
+        self._forget(time)
+        count = sum(number for _, _, number in self._seconds)
+        return sum(total for _, total, _ in self._seconds) / count if count else 0.0
+
+    def _forget(self, time: float) -> None:
+        while self._seconds and self._seconds[0][0] <= time - self._window - 1:
+            self._seconds.popleft()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from paxkv.server.dashboard import files
 from paxkv.server.errors import ApiError, Forbidden, Unauthorized
-from paxkv.server.page import files
 from paxkv.text.text_file import read_text
 
 OPEN_PATHS = frozenset({"/health", "/metrics", "/version"}) | files.PATHS

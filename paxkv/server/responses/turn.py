@@ -9,12 +9,12 @@ from typing import Any
 
 from paxkv.engine.request import Request
 from paxkv.server.errors import BadRequest
+from paxkv.server.prompts import Truncation
 from paxkv.server.responses.body import ResponseBody
 from paxkv.server.responses.items import Item, messages_of, read_items
 from paxkv.server.routes.chat import ChatBody, chat_requests, prompt_ids
 from paxkv.server.service import Service
 from paxkv.server.tools.definitions import Tools
-from paxkv.server.truncation import Truncation
 from paxkv.validation import shown
 
 SYSTEM = ("system", "developer")

@@ -14,16 +14,15 @@ from paxkv.engine.request import Request
 from paxkv.outputs import CompletionOutput, RequestOutput
 from paxkv.server.answers import answer, prepared
 from paxkv.server.chat_prompt import Messages, conversation_ids, own_words
-from paxkv.server.chat_text import ChatText
 from paxkv.server.deltas import Piece
 from paxkv.server.errors import BadRequest
-from paxkv.server.logprobs import chat_logprobs, prompt_logprobs
-from paxkv.server.prompts import sampling_params
+from paxkv.server.prompts import Truncation, sampling_params
+from paxkv.server.routes.logprobs import chat_logprobs, prompt_logprobs
 from paxkv.server.schemas import GenerationBody, ToolList
 from paxkv.server.service import Service, new_id, usage
+from paxkv.server.tools.chat_text import ChatText
 from paxkv.server.tools.definitions import Tools
 from paxkv.server.tools.tool_calls import THINK, call_reader, format_of_template
-from paxkv.server.truncation import Truncation
 from paxkv.validation import shown
 
 LONGEST_THINK = 16  # tokens of the mark and the white space after it

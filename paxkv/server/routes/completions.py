@@ -15,8 +15,8 @@ from paxkv.outputs import CompletionOutput, RequestOutput
 from paxkv.server.answers import answer, prepared
 from paxkv.server.deltas import Piece
 from paxkv.server.errors import BadRequest
-from paxkv.server.logprobs import CompletionLogprobs, prompt_logprobs
 from paxkv.server.prompts import Prompts, prompt_list, sampling_params
+from paxkv.server.routes.logprobs import CompletionLogprobs, prompt_logprobs
 from paxkv.server.schemas import GenerationBody
 from paxkv.server.service import Service, new_id, usage
 

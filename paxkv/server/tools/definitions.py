@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from paxkv.server.errors import BadRequest
-from paxkv.server.forms import SentForm, sent_form
+from paxkv.server.grammar.forms import SentForm, sent_form
 from paxkv.text.json_schema import embedded
 from paxkv.validation import shown
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.server.browser import Window, url, window
 from tests.server.full_pool import full_pool
-from tests.server.test_page_browser import COLOURS, rgb
+from tests.server.test_dashboard_browser import COLOURS, rgb
 from tests.server.tiny_server import TinyServer, completion, serving
 
 LAPTOP = {"viewport": {"width": 1400, "height": 900}}

@@ -11,11 +11,10 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
 from paxkv.server.answers import to_json
-from paxkv.server.page import document
-from paxkv.server.page.files import HEADERS, PageFile, page_files
-from paxkv.server.page.look import Look
-from paxkv.server.page.traffic import Traffic
-from paxkv.server.page.watch import Watch
+from paxkv.server.dashboard import document
+from paxkv.server.dashboard.files import HEADERS, PageFile, page_files
+from paxkv.server.dashboard.look import Look, Watch
+from paxkv.server.dashboard.traffic import Traffic
 from paxkv.server.service import Service
 
 FAST = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -12,8 +13,12 @@ from numpy.typing import NDArray
 
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
-from paxkv.server.request_states import State, request_states
+from paxkv.server.engine_loop import EngineLoop
+from paxkv.server.errors import Unavailable
+from paxkv.server.metrics.engine_snapshot import State, request_states
 
+FRESH_SECONDS = 0.2
+PATIENCE = 1.0
 MOST_WAITING = 100
 
 
@@ -115,3 +120,29 @@ class Look:
             prefix_queries=stats.prefix_queries,
             prefix_hits=stats.prefix_hits,
         )
+
+
+class Watch:
+    """Looks at the engine at most five times a second, however many watch."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._loop = loop
+        self._lock = asyncio.Lock()
+        self._look: Look | None = None
+
+    async def look(self) -> Look:
+        """The last look, or a new one; an old one while a step takes long.
+
+        Raises Unavailable if the engine is dead, or has not answered yet.
+        """
+        async with self._lock:
+            if self._look is None or time.monotonic() - self._look.time > FRESH_SECONDS:
+                try:
+                    async with asyncio.timeout(PATIENCE):
+                        self._look = await self._loop.ask(Look.of)
+                except TimeoutError:
+                    if self._look is None:
+                        raise Unavailable(
+                            "the engine is busy with its first step", code="engine_busy"
+                        ) from None
+            return self._look

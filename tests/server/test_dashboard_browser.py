@@ -10,7 +10,7 @@ import numpy as np
 from paxkv.server.settings import ServerSettings
 from tests.server.browser import Window, url, window
 from tests.server.full_pool import full_pool
-from tests.server.test_page import naive_pool, numbers_of
+from tests.server.test_dashboard import naive_pool, numbers_of
 from tests.server.tiny_server import TinyServer, chat, serving
 
 KEY = "browser-key-123"

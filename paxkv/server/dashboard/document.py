@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paxkv.server.page.look import Holding, Look, RequestLook
-from paxkv.server.page.traffic import Traffic
+from paxkv.server.dashboard.look import Holding, Look, RequestLook
+from paxkv.server.dashboard.traffic import Traffic
 
 SHARED, CACHED = 1, 2
 MOST_TABLE_PAGES = 4096

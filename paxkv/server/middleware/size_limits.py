@@ -1,20 +1,24 @@
-"""BodyLimit: request bodies of bounded size that arrive in bounded time."""
+"""BodyLimit and HeaderLimit: requests of bounded size that arrive in bounded time."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paxkv.server.errors import (
     ApiError,
+    BadRequest,
     BodyOverdue,
+    HeadersTooLarge,
     Overloaded,
     TooLarge,
     UnsupportedCoding,
 )
-from paxkv.server.value_count import ValueCount
 
+CONTAINER = 10
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
 PIECE = 64 * 1024
 
 
@@ -111,3 +115,50 @@ def _after(first: Message, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return next_message
+
+
+class ValueCount:
+    """Counts values in JSON that arrives in chunks.
+
+    Parsing holds the interpreter's lock from start to end, for a time that depends on the number of
+    values rather than on the bytes: a list, an object and each of its fields count as CONTAINER.
+    The count of malformed JSON is arbitrary: the parser refuses it.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._in_text = False
+        self._left = b""
+
+    def add(self, part: bytes) -> None:
+        """Raises BadRequest for UTF-16 and UTF-32, in which this would count wrong."""
+        if b"\0" in part:
+            raise BadRequest("the body must be JSON in UTF-8, without NUL bytes")
+        plain = _ESCAPE.sub(b"", self._left + part)
+        self._left = b"\\" if plain.endswith(b"\\") else b""  # its other half is to come
+        pieces = plain.split(b'"')
+        outside = b"".join(pieces[self._in_text :: 2])
+        if len(pieces) % 2 == 0:
+            self._in_text = not self._in_text
+        containers = outside.count(b"[") + outside.count(b"{") + outside.count(b":")
+        self.count += outside.count(b",") + CONTAINER * containers
+
+
+class HeaderLimit:
+    """Refuses what is larger than `max_bytes`. The parser's own limit is on incomplete headers
+    alone, and those that come in one piece never are."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _size(scope) > self._max_bytes:
+            await HeadersTooLarge(self._max_bytes).response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _size(scope: Scope) -> int:
+    headers = sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
+    return len(scope["path"]) + len(scope["query_string"]) + headers

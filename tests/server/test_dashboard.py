@@ -14,9 +14,9 @@ import pytest
 
 from paxkv.memory import BlockManager
 from paxkv.sampling.sampling_params import SamplingParams
-from paxkv.server.page import watch
-from paxkv.server.page.files import FOLDER, PATHS
-from paxkv.server.page.look import MOST_WAITING, Look
+from paxkv.server.dashboard import look as look_module
+from paxkv.server.dashboard.files import FOLDER, PATHS
+from paxkv.server.dashboard.look import MOST_WAITING, Look
 from paxkv.server.settings import ServerSettings
 from tests.server.full_pool import full_pool
 from tests.server.tiny_server import TinyServer, chat, completion, lent_model, serving
@@ -26,7 +26,7 @@ KEY = "page-key-4711"
 
 @pytest.fixture(autouse=True)
 def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(look_module, "FRESH_SECONDS", 0.0)
 
 
 def naive_pool(memory: BlockManager, numbers: dict[int, int]) -> list[tuple[int, bool, bool]]:
@@ -209,16 +209,16 @@ def test_traffic_is_counted_once(server: TinyServer) -> None:
 def test_the_engine_is_looked_at_only_when_asked_and_seldom(
     server: TinyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "FRESH_SECONDS", 5.0)
+    monkeypatch.setattr(look_module, "FRESH_SECONDS", 5.0)
     server.get("/page/state")
     looks: list[int] = []
     true_look = Look.of.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(Look, "of", lambda engine: looks.append(1) or true_look(Look, engine))
     server.post("/v1/completions", completion())
     assert looks == []
-    monkeypatch.setattr(watch, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(look_module, "FRESH_SECONDS", 0.0)
     server.get("/page/state")
-    monkeypatch.setattr(watch, "FRESH_SECONDS", 5.0)
+    monkeypatch.setattr(look_module, "FRESH_SECONDS", 5.0)
     for _ in range(10):
         server.get("/page/state")
     assert looks == [1]
@@ -227,7 +227,7 @@ def test_the_engine_is_looked_at_only_when_asked_and_seldom(
 def test_a_long_step_holds_up_no_watcher(
     server: TinyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "PATIENCE", 0.2)
+    monkeypatch.setattr(look_module, "PATIENCE", 0.2)
     before = server.get("/page/state").json()["time"]
     gate = threading.Event()
     server.model.engine.runner.hooks.before_launch = lambda plan: gate.wait(20)
