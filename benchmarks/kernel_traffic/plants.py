@@ -128,9 +128,9 @@ EVERY_SINK = Plant(
     "a sink in every split",
     (
         (
-            "top = jnp.where(split == 0, sink, top)\n"
+            "row_max = jnp.where(split == 0, sink, row_max)\n"
             "        total = jnp.where(split == 0, 1.0, total)",
-            "top = sink\n        total = jnp.ones_like(total)",
+            "row_max = sink\n        total = jnp.ones_like(total)",
         ),
     ),
 )
