@@ -1,13 +1,20 @@
-"""The flags of every command that starts an engine."""
+"""The flags of every command that starts an engine, and JAX's share of the device by them."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from paxkv.cli.command_parser import CommandParser, add_model_argument
-from paxkv.cli.jax_memory import set_share
 
+FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+# Whoever sets one of these has decided.
+OTHERS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR")
+BY_NUMBER = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
+MOST = 0.95
 NOT_FLAGS = ("model", "tokenizer", "skip_tokenizer_init")
 
 
@@ -43,3 +50,20 @@ def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:
         arguments["tokenizer"] = args.tokenizer
     set_share(arguments)
     return arguments
+
+
+def set_share(engine_args: Mapping[str, Any]) -> None:
+    """Let JAX have as much of the device as `gpu_memory_utilization` says, where it would take
+    three quarters. A cache whose size is given by number gets what it needs, as it needs it.
+
+    What the environment says already stays. JAX reads it when its first device is asked for.
+    """
+    from paxkv.engine.config import EngineConfig
+
+    if any(name in os.environ for name in (FRACTION, *OTHERS)):
+        return
+    share = engine_args.get("gpu_memory_utilization", EngineConfig.gpu_memory_utilization)
+    if any(engine_args.get(name) is not None for name in BY_NUMBER):
+        os.environ.setdefault(PREALLOCATE, "false")
+        share = MOST
+    os.environ[FRACTION] = str(share)

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from paxkv.engine.beam.request import BeamRequest
-from paxkv.engine.context_length import ContextLengthExceeded
 from paxkv.engine.embedding import EmbeddingRequest, PoolingParams
 from paxkv.engine.engine import Engine
 from paxkv.engine.request import Request
@@ -272,3 +271,16 @@ def _each(make: Callable[[Any, P], R], prompts: Sequence[Any], params: Sequence[
         except ValueError as error:
             raise ValueError(f"prompt {index}: {error}") from error
     return made
+
+
+class ContextLengthExceeded(ValueError):
+    """Error of a prompt that does not fit, in the words that clients of OpenAI's API look for.
+
+    most: tokens of prompt and answer together. what: is too long, as a clause. name: of the input.
+    """
+
+    def __init__(self, most: int, what: str, name: str = "prompt") -> None:
+        super().__init__(
+            f"This model's maximum context length is {most} tokens. However, {what}. "
+            f"Please reduce the length of the {name}."
+        )

@@ -9,7 +9,7 @@ are processed as whole arrays, so a fork is a row gather and a free is one subtr
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from paxkv.memory.growth import GrowthPlan, grow, plan_growth, room
 from paxkv.memory.pool import Int32Array
@@ -315,11 +315,6 @@ class BlockManager(MemoryView):
         entered = self._row_hashes.cache_blocks(row, self.tables[row, done:full], token_ids)
         self._pool.cached[entered] = True
         return len(entered)
-
-    def publishable(self, rows: Rows, num_tokens: ArrayLike) -> NDArray[np.bool_]:
-        """Which of `rows`, with `num_tokens` tokens committed, have a full block to cache."""
-        full = np.asarray(num_tokens, np.int32) // self.block_size
-        return self._row_hashes.may_cache(np.asarray(rows, np.int32), full)
 
     def withdraw(self, row: int, num_tokens: int) -> Int32Array:
         """Drop what `row` cached past `num_tokens` from the prefix cache: it was never computed.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paxkv.memory.pool import Int32Array
 
@@ -288,7 +287,3 @@ class RowHashes:
         self.hits[row] = min(int(self.hits[row]), num_blocks)
         if self.done[row] > num_blocks:
             self.rewind(row, num_blocks)
-
-    def may_cache(self, rows: Int32Array, num_blocks: Int32Array) -> NDArray[np.bool_]:
-        """Which of `rows` have some of their first `num_blocks` blocks left to cache."""
-        return self.enabled[rows] & (num_blocks > self.done[rows])

@@ -34,16 +34,15 @@ def top_logprobs(
 
     def measure() -> TopLogprobs:
         blocks = in_blocks(padded_to_blocks(logits))
-        top = blocks.max(-1).max(-1)
-        total = jnp.exp(blocks - top[:, None, None]).sum(-1).sum(-1)
-        normaliser = top + jnp.log(total)
+        row_max, log_total = _log_total(blocks)
+        normalizer = row_max + log_total
         value = jnp.take_along_axis(logits, tokens[:, None], axis=1)
         columns = in_blocks(jnp.arange(blocks.shape[1] * blocks.shape[2])[None])
         mine = value[:, :, None]
         before = (blocks > mine) | ((blocks == mine) & (columns < tokens[:, None, None]))
         rank = before.sum(-1, dtype=jnp.int32).sum(-1, dtype=jnp.int32) + 1
         values, ids = largest(logits, k)
-        return TopLogprobs(value[:, 0] - normaliser, rank, ids, values - normaliser[:, None])
+        return TopLogprobs(value[:, 0] - normalizer, rank, ids, values - normalizer[:, None])
 
     def skip() -> TopLogprobs:
         return TopLogprobs(
@@ -54,6 +53,13 @@ def top_logprobs(
         )
 
     return lax.cond(wanted, measure, skip)
+
+
+def _log_total(blocks: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """float32 [R] each, of logits in blocks: the largest, and the log of the sum of exponentials
+    relative to it."""
+    row_max = blocks.max(-1).max(-1)
+    return row_max, jnp.log(jnp.exp(blocks - row_max[:, None, None]).sum(-1).sum(-1))
 
 
 class BeamCandidates(NamedTuple):
@@ -73,10 +79,8 @@ def as_logprobs(logits: jax.Array, beams: jax.Array) -> jax.Array:
     """
 
     def normalize() -> jax.Array:
-        blocks = in_blocks(padded_to_blocks(logits))
-        top = blocks.max(-1).max(-1)
-        total = jnp.exp(blocks - top[:, None, None]).sum(-1).sum(-1)
-        logprobs = logits - top[:, None] - jnp.log(total)[:, None]
+        row_max, log_total = _log_total(in_blocks(padded_to_blocks(logits)))
+        logprobs = logits - row_max[:, None] - log_total[:, None]
         return jnp.where(beams[:, None], logprobs, logits)
 
     return lax.cond(beams.any(), normalize, lambda: logits)

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from paxkv.engine.context_length import ContextLengthExceeded
+from paxkv.engine.input_processor import ContextLengthExceeded
 
 LONGEST_MESSAGE = 500
 CONTEXT_CODE = "context_length_exceeded"  # OpenAI's, which clients shorten their prompts at

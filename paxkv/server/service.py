@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from paxkv.engine.context_length import ContextLengthExceeded
 from paxkv.engine.engine import Engine
-from paxkv.engine.input_processor import InputProcessor
+from paxkv.engine.input_processor import ContextLengthExceeded, InputProcessor
 from paxkv.engine.request import Request
 from paxkv.sampling.sampling_params import SamplingParams
 from paxkv.sampling.structured_outputs import FormError, StructuredOutputsParams

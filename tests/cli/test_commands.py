@@ -10,8 +10,8 @@ import sys
 import pytest
 from fake_llm import FakeLLM, llm_class  # noqa: F401
 
-from paxkv.cli.interrupt import Interrupt
 from paxkv.cli.main import main
+from paxkv.cli.text_stream import Interrupt
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paxkv.engine.config import EngineConfig, ResolvedConfig
 from paxkv.engine.scheduler import scheduler as scheduler_module
-from paxkv.engine.scheduler.displacement import displaced_by
+from paxkv.engine.scheduler.queues import displaced_by
 from paxkv.engine.scheduler.scheduler import Scheduler
 from paxkv.engine.sequence import Sequence
 from tests.engine.beam_cases import beam_engine, beams

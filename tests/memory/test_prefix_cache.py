@@ -66,7 +66,7 @@ class TestPrefixCache:
         assert bm.row_pages(third.row)[:2].tolist() == bm.row_pages(first)[:2].tolist()
         assert not set(bm.row_pages(second.row)) & set(bm.row_pages(third.row))
 
-    def test_only_full_blocks_are_published(self) -> None:
+    def test_only_full_blocks_are_cached(self) -> None:
         bm = BlockManager(64, 4)
         row = start(bm, ids(11))
         assert bm.cache_blocks(row, ids(11), 11) == 2
@@ -74,8 +74,6 @@ class TestPrefixCache:
         with pytest.raises(ValueError, match="num_tokens is 12; row 0 has 11 slots"):
             bm.cache_blocks(row, ids(12), 12)
         bm.append(row)
-        assert bm.publishable([row], [11]).tolist() == [False]
-        assert bm.publishable([row], [12]).tolist() == [True]
         assert bm.cache_blocks(row, ids(12), 12) == 1
 
     def test_a_request_may_neither_read_nor_leave_blocks(self) -> None:

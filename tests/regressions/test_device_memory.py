@@ -11,19 +11,16 @@ import jax
 import pytest
 
 from paxkv import LLM, SamplingParams
-from paxkv.cli import jax_memory
-from paxkv.cli.engine_flags import engine_arguments
+from paxkv.cli.engine_flags import FRACTION, OTHERS, PREALLOCATE, engine_arguments
 from paxkv.cli.main import build_parser
 from paxkv.engine.runner.device_memory import DeviceMemory
 from tests.convert import tiny_models
 from tests.regressions.test_memory import GIB, LAYOUT, pool
 
-FRACTION, PREALLOCATE = jax_memory.FRACTION, jax_memory.PREALLOCATE
-
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in (FRACTION, PREALLOCATE, *jax_memory.OTHERS):
+    for name in (FRACTION, PREALLOCATE, *OTHERS):
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
     return monkeypatch

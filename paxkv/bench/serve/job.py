@@ -10,9 +10,8 @@ from typing import Any, Literal
 from paxkv.bench.serve.arrivals import ArrivalProcess
 from paxkv.bench.serve.client import Client, require_aiohttp, stopwatch
 from paxkv.bench.serve.datasets import Ask, DatasetOptions
-from paxkv.bench.serve.memory import PeakMemory
 from paxkv.bench.serve.outcome import Outcome
-from paxkv.bench.serve.run import run_load
+from paxkv.bench.serve.run import PeakMemory, run_load
 from paxkv.bench.serve.statistics import samples, summarize
 
 ENDPOINTS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}

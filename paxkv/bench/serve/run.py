@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 
 from paxkv.bench.serve.client import Client, stopwatch
 from paxkv.bench.serve.datasets import Ask
-from paxkv.bench.serve.memory import PeakMemory
 from paxkv.bench.serve.outcome import Outcome
+
+MEMORY_SECONDS = 0.1
 
 
 async def run_load(
@@ -53,3 +55,28 @@ async def _cancel(task: asyncio.Future[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+class PeakMemory:
+    """The most resident memory a process had while this was sampling; Linux only.
+
+    bytes: so far, 0 before the first sample. Raises ValueError if there is no such process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._file = Path(f"/proc/{pid}/status")
+        self.bytes = 0
+        if not self._file.is_file():
+            raise ValueError(f"server_pid is {pid}; no such process can be seen here")
+
+    async def sample(self) -> None:
+        """Until cancelled, or until the process ends."""
+        with suppress(OSError):
+            while True:
+                self.look()
+                await asyncio.sleep(MEMORY_SECONDS)
+
+    def look(self) -> None:
+        for line in self._file.read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                self.bytes = max(self.bytes, 1024 * int(line.split()[1]))

@@ -9,13 +9,13 @@ from itertools import chain
 from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.request import Request
 from paxkv.engine.runner.buckets import Buckets
-from paxkv.engine.scheduler.displacement import displaced_by
 from paxkv.engine.scheduler.output import SampleSlot, ScheduledSequence, SchedulerOutput
 from paxkv.engine.scheduler.policy import Order, PromptBudget, PromptDelay, rank
 from paxkv.engine.scheduler.queues import (
     Preemption,
     Queues,
     blocks_in_all,
+    displaced_by,
     rows_of,
     set_shared_prefixes,
 )
