@@ -76,7 +76,7 @@ def prompt_list(prompt: Any, limits: RequestLimits, name: str = "prompt") -> lis
     return prompt
 
 
-def admit(
+def make_requests(
     make: Callable[[dict[str, Any], str], R],
     prompts: list[str | list[int]],
     request_id: str,

@@ -121,7 +121,7 @@ class Service:
             max_wait=self.settings.max_queue_wait,
         )
 
-    def admit(
+    def make_requests(
         self,
         body: GenerationBody,
         prompt: list[str | list[int]],
@@ -153,7 +153,7 @@ class Service:
         self._need_grammar(params.structured_outputs)  # type: ignore[arg-type]
         truncation = self.truncation(body.truncate_prompt_tokens, params.max_tokens)
         cut = None if truncation is None else self.cutter(truncation)
-        return prompts.admit(make, prompt, request_id, self.check_text, name, cut)
+        return prompts.make_requests(make, prompt, request_id, self.check_text, name, cut)
 
     def _need_grammar(self, form: StructuredOutputsParams | None) -> None:
         try:

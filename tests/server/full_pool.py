@@ -50,14 +50,14 @@ def full_pool(model: Any, num_blocks: int, num_requests: int) -> Iterator[BlockM
 
 
 def _hold(model: Any, number: int, tokens: list[int]) -> None:
-    """A running request with pages for `tokens`, all of them published."""
+    """A running request with pages for `tokens`, all of them cached."""
     memory = model.engine.block_manager
     request = model.input_processor.request([5], SamplingParams(max_tokens=4))
     request.arrival = number
     (sequence,) = request.sequences
     sequence.chain = memory.chain()
-    admission = memory.admit(tokens, chain=sequence.chain)
-    assert admission is not None
-    memory.publish(admission.row, tokens, len(tokens))
-    sequence.row = admission.row
+    allocation = memory.allocate(tokens, chain=sequence.chain)
+    assert allocation is not None
+    memory.cache_blocks(allocation.row, tokens, len(tokens))
+    sequence.row = allocation.row
     model.engine.scheduler.running.append(sequence)

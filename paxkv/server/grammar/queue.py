@@ -15,7 +15,7 @@ from paxkv.text.grammar import Grammars
 
 
 class NotCompiled(Exception):
-    """A request's grammar has to be compiled before it can be admitted."""
+    """A request's grammar has to be compiled before it can run."""
 
     def __init__(self, form: StructuredOutputsParams) -> None:
         super().__init__()

@@ -109,7 +109,7 @@ def chat_requests(
         raise BadRequest("prompt_logprobs must be absent with stream=true", param="prompt_logprobs")
     truncation = service.truncation(body.truncate_prompt_tokens, params.max_tokens)
     ids = prompt_ids(service, body, tools, truncation)
-    return service.admit(body, [ids], params, request_id, "messages")
+    return service.make_requests(body, [ids], params, request_id, "messages")
 
 
 def prompt_ids(

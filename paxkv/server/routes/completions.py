@@ -61,7 +61,7 @@ def _requests(service: Service, body: CompletionBody, request_id: str) -> list[R
             "prompt_logprobs must be absent with stream=true; echo and logprobs show them",
             param="prompt_logprobs",
         )
-    return service.admit(body, prompt_list(body.prompt, service.limits), params, request_id)
+    return service.make_requests(body, prompt_list(body.prompt, service.limits), params, request_id)
 
 
 class CompletionFormat:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from paxkv.engine.embedding import EmbeddingRequest, PoolingParams
 from paxkv.server.answers import to_json, unless_gone
 from paxkv.server.errors import BadRequest, bad_request
-from paxkv.server.prompts import Prompts, admit, prompt_list
+from paxkv.server.prompts import Prompts, make_requests, prompt_list
 from paxkv.server.schemas import Body
 from paxkv.server.service import Service, new_id
 
@@ -88,7 +88,7 @@ def _requests(service: Service, body: EmbeddingBody) -> list[EmbeddingRequest]:
     prompts = prompt_list(body.input, service.limits, "input")
     truncation = service.truncation(body.truncate_prompt_tokens)
     cut = None if truncation is None else service.cutter(truncation)
-    return admit(make, prompts, new_id("embd"), service.check_text, "input", cut)
+    return make_requests(make, prompts, new_id("embd"), service.check_text, "input", cut)
 
 
 def _answer(

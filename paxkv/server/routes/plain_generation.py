@@ -46,7 +46,7 @@ def _requests(service: Service, body: PlainBody, request_id: str) -> list[Reques
     if len(prompts) > 1:
         raise BadRequest("prompt must be one text, or the token ids of one", param="prompt")
     values = body.sampling(open_objects=service.settings.allow_additional_properties)
-    return service.admit(body, prompts, sampling_params(values, service.limits), request_id)
+    return service.make_requests(body, prompts, sampling_params(values, service.limits), request_id)
 
 
 class PlainFormat:
