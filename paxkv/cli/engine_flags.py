@@ -11,7 +11,7 @@ from paxkv.cli.command_parser import CommandParser, add_model_argument
 
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
-# Whoever sets one of these has decided.
+# The user has decided if one of these is set.
 OTHERS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR")
 BY_NUMBER = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
 MOST = 0.95
