@@ -1,4 +1,4 @@
-"""Field: an array that device programs read, as its type, its shape and its neutral value."""
+"""Field: an array that device programs read: type, shape and neutral value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Field:
 
     Attributes:
         dtype: of four bytes.
-        neutral: what stands where nothing else does, as in padding; it broadcasts to the shape.
+        neutral: value of padding and of absent entries; it broadcasts to the shape.
         shape: sizes, or names of sizes that `of` resolves.
     """
 
@@ -27,7 +27,7 @@ class Field:
     shape: tuple[int | str, ...] = ()
 
     def of(self, rows: int, **sizes: int) -> Field:
-        """The same of each of so many rows."""
+        """The field for `rows` rows, with its sizes resolved."""
         shape = (sizes[n] if isinstance(n, str) else n for n in self.shape)
         return replace(self, shape=(rows, *shape))
 
@@ -53,6 +53,6 @@ def fields_of(kind: type) -> dict[str, Field]:
 
 
 def neutral_rows(kind: type[Rows], rows: int, **sizes: int) -> Rows:
-    """So many rows that ask for nothing, on the host."""
+    """Make `rows` neutral rows on the host."""
     fields = fields_of(kind)  # type: ignore[arg-type]
     return kind(**{name: field.of(rows, **sizes).array() for name, field in fields.items()})

@@ -1,4 +1,4 @@
-"""What the device programs of an engine are called with: every argument once, by name."""
+"""Arguments of an engine's device programs, each declared once, by name."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Arguments:
         }
 
     def _packing(self, variant: Variant) -> Packing:
-        """Of a step, or of a sample."""
+        """Layout of the buffer of a step, or of its sampler."""
         if variant.shape is not None:
             return self.packings[variant.shape]
         return self.sample_packings[variant.rows]
@@ -140,7 +140,7 @@ class Arguments:
         return self.group < self._num_layers
 
     def neutral_edits(self, rows: int) -> dict[str, jax.Array]:
-        """No edits of so many rows, on device."""
+        """Neutral edits of so many rows, on the device."""
         if rows not in self._neutral_edits:
             fields = self._edits[rows].items()
             self._neutral_edits[rows] = {n: jnp.asarray(field.array()) for n, field in fields}
@@ -152,7 +152,7 @@ class Arguments:
         return list(self._neutral_edits.values())
 
     def edit(self, name: str, rows: int) -> np.ndarray:
-        """The same of one edit, on the host, to be filled in."""
+        """Neutral rows of one edit on the host, to be filled in."""
         return self._edits[rows][name].array()
 
     # Variants
@@ -206,12 +206,12 @@ class Arguments:
 
     @property
     def state(self) -> Any:
-        """Shapes of what is kept between steps, pages apart."""
+        """Shapes of the state between steps, without pages."""
         return [self.arrays[name](ONCE) for name in ("tables", "last_tokens", "counts")]
 
     @property
     def input_bytes(self) -> int:
-        """Bytes that go to the device for the largest step and its sample."""
+        """Bytes sent to the device for the largest step and its sampler."""
         step = max(packing.size for packing in self.packings.values())
         rows = self.largest_sample
         edits = sum(field.array().size for field in self._edits[rows].values())
@@ -219,5 +219,5 @@ class Arguments:
 
 
 def _same(value: Any, variant: Variant) -> Any:
-    """For what does not depend on the variant."""
+    """Value that does not depend on the variant."""
     return value

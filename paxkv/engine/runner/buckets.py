@@ -35,7 +35,7 @@ class Buckets:
         return cls((), (max_num_batched_tokens,), (max_num_seqs,))
 
     def tokens_of_step(self, wanted: int, decoding: int) -> int:
-        """How many of the `wanted` tokens a step with prompts had better compute, at most.
+        """The number of the `wanted` tokens that a step with prompts should compute at most.
 
         All of them, or as many as the next smaller size holds if that size and the one for the
         rest are together the smaller program. A step more is taken to cost half of the smallest
@@ -57,8 +57,8 @@ def padded(sizes: tuple[int, ...], count: int) -> int:
 
 
 def _decode(limit: int) -> tuple[int, ...]:
-    """Powers of two, with steps halfway between the largest of them as far as they go; the small
-    ones, which cost what the weights cost, are the first to make room.
+    """Powers of two, with sizes halfway between the largest of them while there is room; small
+    sizes, which cost only the reading of the weights, are dropped first.
     """
     sizes = {1 << power for power in range(limit.bit_length()) if 1 << power <= limit} | {limit}
     if len(sizes) >= MOST_DECODE - 1:
@@ -71,7 +71,7 @@ def _decode(limit: int) -> tuple[int, ...]:
 
 
 def _sample(limit: int) -> tuple[int, ...]:
-    """The limit and halves of it down to 16, then quarters: few, for they are slow to compile."""
+    """The limit and halves of it down to 16, then quarters: few, since each compiles slowly."""
     sizes = [limit]
     while sizes[-1] > 1:
         sizes.append(sizes[-1] // (2 if sizes[-1] > 16 else 4) or 1)
@@ -79,8 +79,8 @@ def _sample(limit: int) -> tuple[int, ...]:
 
 
 def _mixed(limit: int) -> tuple[int, ...]:
-    """The limit and sizes below it, each by the same power of two smaller than the one above,
-    down to where a step costs what the weights cost.
+    """The limit and smaller sizes in steps of one power of two, down to where a step costs only
+    the reading of the weights.
     """
     ratio = 2
     while limit // ratio ** (MOST_MIXED - 1) > SMALL_MIXED:

@@ -26,7 +26,7 @@ class CompiledPrograms:
         self._requests: dict[tuple[str, Variant], tuple[Any, ...]] = {}
 
     def get(self, program: Program, variant: Variant = ONCE) -> Any:
-        """The executable, to be called with the arguments that `program` declares."""
+        """Return the executable; call it with the arguments that `program` declares."""
         key = program.name, variant
         request = self._requests.get(key)
         if request is None:
@@ -34,7 +34,7 @@ class CompiledPrograms:
         return self.compiler.get(*request)
 
     def all(self) -> Iterator[tuple[Program, Variant]]:
-        """Everything that a step may call."""
+        """Every program that a step may call."""
         for program in PROGRAMS:
             for variant in getattr(self.arguments, program.variants):
                 yield program, variant
@@ -51,7 +51,7 @@ class CompiledPrograms:
         progress(len(programs), len(programs))
 
     def _request(self, program: Program, variant: Variant) -> tuple[Any, ...]:
-        """What the compiler is asked for."""
+        """Arguments of `Compiler.get`."""
         static = {name: self.arguments.static[name](variant) for name in program.static}
 
         def args() -> tuple[Any, ...]:

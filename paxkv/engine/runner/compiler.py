@@ -30,11 +30,11 @@ MAX_SHARED = 256
 
 
 class Compiler:
-    """The executables of one engine, by name, and what making them cost.
+    """The executables of one engine, by name, and the time spent compiling them.
 
-    seconds: spent tracing, lowering and compiling. num_traced: how many were traced here, neither
-    taken over from another engine of this process (equal in function, static arguments and shapes)
-    nor read from the disk.
+    seconds: spent tracing, lowering and compiling. num_traced: programs traced here, neither shared
+    with another engine of this process (equal in function, static arguments and shapes) nor read
+    from disk.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Compiler:
         return tuple(self._programs)
 
     def results(self, name: str) -> Any:
-        """Shapes of what a program returns, as a tree."""
+        """Shapes of a program's results, as a tree."""
         return self._programs[name].results
 
     def get(
@@ -58,7 +58,7 @@ class Compiler:
         args: Callable[[], tuple[Any, ...]],
         donate: tuple[int, ...] = (),
     ) -> Any:
-        """The executable called `name`; on first use `function` is compiled for `args()`.
+        """Return the executable called `name`; compile `function` for `args()` on first use.
 
         args: makes a tuple of arrays or their shapes. donate: arguments whose memory is reused.
         """

@@ -1,4 +1,4 @@
-"""How many pages an engine has."""
+"""Size of the page pool, from the memory of the device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeviceMemory:
 
     @classmethod
     def of(cls, device: Any) -> DeviceMemory | None:
-        """None for a device without memory statistics, such as the CPU."""
+        """Read a device's statistics; None if it has none, as the CPU."""
         stats = device.memory_stats() or {}
         if "bytes_limit" not in stats:
             return None
@@ -46,7 +46,7 @@ class DeviceMemory:
 
     @property
     def size(self) -> int:
-        """Of the device, as far as is known."""
+        """Bytes of the device, as far as is known."""
         return max(self.limit, self.total or 0)
 
     def share(self, utilization: float) -> int:
@@ -81,7 +81,7 @@ def pool_size(
     device: DeviceMemory | None,
     step_bytes: Callable[[int], int],
 ) -> PoolSize:
-    """By `num_gpu_blocks_override`, else `kv_cache_memory_bytes`, else what the device has left.
+    """Size by `num_gpu_blocks_override`, else `kv_cache_memory_bytes`, else the free memory.
 
     device: None where there are no statistics; the pool is then 1 GiB by default.
     step_bytes: number of pages -> what the largest step takes beside weights and pages.
@@ -132,7 +132,7 @@ def _require_on_device(
     device: DeviceMemory | None,
     step_bytes: Callable[[int], int],
 ) -> None:
-    """Raise ValueError if the device cannot hold what was asked for by number."""
+    """Raise ValueError if the device cannot hold the requested number of pages."""
     if device is None:
         return
     pages, step = size.num_pages * layout.bytes_per_page, step_bytes(size.num_pages)
@@ -156,7 +156,7 @@ def _gib(num_bytes: int) -> str:
 
 
 def claim(num_bytes: int, allocate: Callable[[int], Any], name: str) -> None:
-    """Show at start-up that memory the sizing counts on can be had, instead of failing under load.
+    """Allocate and free the memory that sizing counts on, to fail at start-up, not under load.
 
     Others may hold memory that a device's statistics do not show. Raises ValueError saying how
     much is missing and blaming the option `name`.
@@ -186,15 +186,14 @@ def _can_have(num_bytes: int, allocate: Callable[[int], Any]) -> bool:
 
 
 def device_bytes(num_bytes: int) -> list[jax.Array]:
-    """So many bytes of the default device, really allocated, in pieces as large as a page array
-    might be."""
+    """Allocate bytes of the default device, in pieces as large as a page array might be."""
     sizes = [PIECE] * (num_bytes // PIECE) + [num_bytes % PIECE]
     return jax.block_until_ready([jax.numpy.zeros(size, jax.numpy.uint8) for size in sizes])
 
 
 def require_memory(num_bytes: int, name: str, value: Any, what: str) -> None:
-    """Raise ValueError, blaming the option `name`, if this machine has less memory than `what` on
-    its CPU would take. Asking for it would end the process, or all others.
+    """Raise ValueError, blaming the option `name`, if this machine has too little memory for `what`.
+    Allocating it would kill this process or others.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if num_bytes > memory:
@@ -223,8 +222,8 @@ def host_blocks(layout: PageLayout, config: ResolvedConfig) -> int:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes beside weights and pages. state: kept between steps. transient: what the largest step
-    and its sample need on top."""
+    """Bytes beside weights and pages. state: kept between steps. transient: needed by the
+    largest step and its sampler on top."""
 
     state: int
     transient: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Hooks:
-    """Set any of these on `llm.engine.runner.hooks`; all are None in service.
+    """Test hooks; set any on `llm.engine.runner.hooks`. All are None in production.
 
     logits: `(request_id, child, output position) -> token id to force, nan to poison, or None`.
     before_launch: called with the number of steps so far before anything reaches the device.

@@ -1,4 +1,4 @@
-"""How the C library hands out memory, which is where XLA's CPU backend keeps its temporaries."""
+"""Settings of glibc's malloc, which holds the temporaries of XLA's CPU backend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def keep_temporaries() -> bool:
 
 
 def return_freed() -> bool:
-    """Give the system back what is kept and not in use, such as an engine's weights and pages
+    """Return freed memory to the system, such as an engine's weights and pages
     after its end. True if there was any.
     """
     malloc_trim = _from_glibc("malloc_trim")

@@ -1,4 +1,4 @@
-"""From a schedule to the integer arrays a step is made of."""
+"""Model input: the integer arrays of one step, built from a schedule."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepShape:
         return f"{'decode' if self.decode else 'mixed'}[{self.num_tokens}]"
 
     def packing(self, config: ResolvedConfig) -> Packing:
-        """Layout of the step plan; `sample_rows` has room for every sequence."""
+        """Layout of the buffer; `sample_rows` has room for every sequence."""
         tokens, seqs, padding = self.num_tokens, self.num_seqs, config.max_num_seqs
         patches = self.num_patches(config)
         i32 = np.int32
@@ -51,7 +51,7 @@ class StepShape:
         )
 
     def num_patches(self, config: ResolvedConfig) -> int:
-        """Table cells that travel with the step; more go ahead of it."""
+        """Table cells that fit into the buffer; more are sent before the step."""
         return self.num_seqs + self.num_tokens // config.block_size + 16
 
 
@@ -78,10 +78,10 @@ class ModelInput:
 
 
 class InputBuilder:
-    """Builds step plans.
+    """Builds model inputs.
 
-    Padding tokens write to slot 0 of page 0, which nobody reads; padding rows of the table are
-    row `max_num_seqs`. A token the host has not seen is named by its row, as `-1 - row`.
+    Padding tokens write to slot 0 of page 0, which no sequence reads; padding sequences have row
+    `max_num_seqs`. A token the host has not seen is named by its row, as `-1 - row`.
     """
 
     def __init__(self, config: ResolvedConfig, buckets: Buckets, memory: BlockManager) -> None:

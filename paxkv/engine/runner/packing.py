@@ -14,7 +14,7 @@ from paxkv.fields import Field
 
 
 class Packing:
-    """Where each named array stands in the buffer. Equal by its fields."""
+    """Offset of each named array in the buffer. Equal by its fields."""
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
         self._key = tuple(fields.items())

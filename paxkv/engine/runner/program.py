@@ -13,9 +13,9 @@ from paxkv.engine.runner.model_input import StepShape
 
 @dataclass(frozen=True)
 class Variant:
-    """What one executable of a program is compiled for; a program reads what concerns it.
+    """Sizes that one executable is compiled for; a program reads those it needs.
 
-    shape: of the step. layers: how many. rows: of a sample, or pages of a chunk.
+    shape: of the step. layers: how many. rows: to sample, or pages of a chunk.
     """
 
     shape: StepShape | None = None

@@ -57,7 +57,7 @@ class Copies(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What the layers of a step need besides weights and pages."""
+    """Inputs of a step's layers besides weights and pages."""
 
     x: Array
     rotations: Rotations
@@ -93,7 +93,7 @@ def prepare(
     window: int | None,
     kernels: Kernels,
 ) -> tuple[Prepared, Array]:
-    """Unpack the plan, patch the block tables, look up tokens; returns the tables too."""
+    """Unpack the input, patch the block tables, look up tokens; return the tables too."""
     plan = packing.unpack(buffer)
     tables = patch_tables(tables, plan["patches"])
     ids = plan["token_ids"]
@@ -193,7 +193,7 @@ def forward(
     kernels: Kernels,
     all_rows: int,
 ) -> tuple[Array, Array, Pages, Array]:
-    """The whole step as one program."""
+    """Run the whole step as one program."""
     prepared, tables = prepare(
         params["embed"],
         tables,
@@ -237,7 +237,7 @@ def sample(
     alternatives: int,
     beam_width: int,
 ) -> tuple[SampleResult, TokenCounts, Array]:
-    """Sample one token per row; `counts` and `last_tokens` are told."""
+    """Sample one token per row; update `counts` and `last_tokens`."""
     plan = packing.unpack(buffer)
     raw = logits(head, hidden[:, plan["hidden"]] + plan["poison"].astype(hidden.dtype))
     arrays = plan | {"bias_ids": bias_ids, "bias_values": bias_values, "allowed": allowed}

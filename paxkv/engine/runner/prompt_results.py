@@ -1,4 +1,4 @@
-"""What a step tells of prompts besides their next token: log-probabilities and embeddings."""
+"""Results of prompts besides their next token: log-probabilities and embeddings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PromptResults:
         self._schedule = schedule
 
     def read(self) -> None:
-        """Scores and sums of prompts; and of embeddings the hidden state that is sampled from."""
+        """Read the scores and sums of prompts, and the last hidden state of embeddings."""
         if self._schedule.num_prompts:
             self._read_prompts()
         for index, sample in enumerate(self._schedule.sample_slots):
@@ -29,7 +29,7 @@ class PromptResults:
                 request.pool(self._runner.sampled_from(index), 1)
 
     def _read_prompts(self) -> None:
-        """Row `first + i` of an advance's step stands at position `start + i`.
+        """Read all prompts; row `first + i` of a scheduled sequence is its position `start + i`.
 
         A prompt's last token, which may come in a step without chunks of prompts, is not needed.
         """
@@ -44,7 +44,7 @@ class PromptResults:
             first += advance.count
 
     def _score(self, request: Request, first: int, start: int, count: int) -> None:
-        """Each row predicts the token after it."""
+        """Score prompt tokens; each row predicts the token after it."""
         known = request.prompt_logprobs
         assert known is not None
         prompt = request.prompt_token_ids
@@ -70,7 +70,7 @@ class PromptResults:
                 )
 
     def _pool(self, request: EmbeddingRequest, first: int, start: int, count: int) -> None:
-        """All but the last token, whose hidden state is the one sampled from; none twice."""
+        """Add all tokens but the last, whose hidden state is read apart; none twice."""
         begin = max(start, request.num_pooled)
         end = min(start + count, request.num_prompt - 1)
         if request.wants_hidden and begin < end:

@@ -37,7 +37,7 @@ from paxkv.sampling.token_counts import empty_counts
 
 
 class Runner:
-    """Launches steps and samples. All state on device is owned here and replaced by each launch."""
+    """Launches steps and sampling; owns all state on the device, which each launch replaces."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Runner:
         return self.programs.compiler
 
     def reset(self) -> None:
-        """Fresh pages, tables and counters; everything cached is lost."""
+        """Allocate fresh pages, tables and counters; everything cached is lost."""
         rows = self._config.max_num_seqs + 1
         self._pages = list(allocate(self._layout, self._num_pages))
         self._tables = jnp.zeros((rows, self._config.max_blocks_per_seq), jnp.int32)
@@ -86,7 +86,7 @@ class Runner:
         self._all_hidden: jax.Array | None = None
 
     def release(self) -> None:
-        """Free weights, pages and all state on the device, whoever else still refers to it."""
+        """Free weights, pages and all state on the device, even if referenced elsewhere."""
         self.swapper.drop()
         steps = (self._state, self._hidden, self._all_hidden)
         held = (self._params, self._head, *steps, self.programs.arguments.constants)
@@ -100,8 +100,8 @@ class Runner:
 
     @property
     def alive(self) -> bool:
-        """Whether the pages survived the last step: neither given to it, nor results of a failure
-        that shows only once they are waited for.
+        """Whether the pages survived the last step: neither donated to it, nor results of a failure
+        that shows only when waited for.
         """
         if any(x.is_deleted() for x in jax.tree.leaves(self._state)):
             return False
@@ -112,7 +112,7 @@ class Runner:
         return True
 
     def wait(self) -> None:
-        """Until the device has done everything launched so far."""
+        """Wait until the device has done everything launched so far."""
         jax.block_until_ready(self._state)
 
     @property
@@ -215,7 +215,7 @@ class Runner:
             self.hooks.inside_step(self.num_steps)
 
     def sample(self, schedule: SchedulerOutput) -> SamplerOutput:
-        """Sample for those of the step launched last that have not ended since."""
+        """Sample for the sequences of the last launched step that have not ended since."""
         with self._clock:
             for sequence in recounted(schedule):
                 self._count(sequence)
@@ -266,7 +266,7 @@ class Runner:
         return chunks
 
     def sampled_from(self, index: int) -> np.ndarray:
-        """The hidden state `[hidden_size]` that sample number `index` of the step is made from."""
+        """The hidden state `[hidden_size]` of sample slot `index` of the step."""
         with self._clock:
             return np.asarray(self._hidden)[:, index]
 
@@ -310,7 +310,7 @@ class Runner:
 
 
 def _seconds(call: Callable[[], None]) -> float:
-    """The second of two calls; the first one warms up."""
+    """Time the second of two calls; the first one warms up."""
     call()
     start = time.perf_counter()
     call()

@@ -1,4 +1,4 @@
-"""SamplerOutput: what a step sampled; and the clock that says how long the host waited for it."""
+"""SamplerOutput: sampled tokens on the device, and a clock of the host's waiting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DeviceClock:
 
 @dataclass(frozen=True)
 class SamplerOutput:
-    """What `sample` left on device for `sequences`; reading it waits for the device."""
+    """Results of `sample` for `sequences`, on the device; reading them waits for it."""
 
     sequences: list[Sequence]
     sampled: SampleResult | None
@@ -52,7 +52,7 @@ class SamplerOutput:
             return np.asarray(self.sampled.bad).tolist()
 
     def candidates(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and log-probabilities `[rows, k]`, for samples with beams among them."""
+        """Ids and log-probabilities `[rows, k]`, if there are beams among the rows."""
         assert self.sampled is not None
         found = self.sampled.candidates
         with self.clock:

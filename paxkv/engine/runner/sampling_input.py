@@ -1,4 +1,4 @@
-"""From the sequences of a step to the arrays that its sample reads."""
+"""Sampling input: the arrays that the sampler reads, built from the sequences of a step."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from paxkv.sampling.sampler import RowSettings, SamplingRows
 
 _BEAM_ENDS = {"ends": Field(np.uint32, shape=("words",))}
 EDITS = {name: x for name, x in fields_of(LogitEdits).items() if x.shape} | _BEAM_ENDS
-"""Wide arrays, each an argument of its own of `sample`: neutral ones stay on the device."""
+"""Wide arrays, each a separate argument of `sample`: neutral ones stay on the device."""
 
 
 def sample_packing(rows: int, neutral_row: int) -> Packing:
-    """Layout of what else `sample` reads of each row, and once for all.
+    """Layout of the buffer of `sample`: entries per row, and entries for all rows.
 
-    neutral_row: of the block table, of padding.
+    neutral_row: the row of the block table that padding has.
     """
     fields = {
         "hidden": Field(np.int32),
@@ -42,7 +42,7 @@ def sample_packing(rows: int, neutral_row: int) -> Packing:
 
 @dataclass
 class SamplingInput:
-    """One sample for the device.
+    """Input of one call of `sample`.
 
     size: rows of the program. buffer: int32, laid out by its packing. edits: those of `EDITS` that
     some row has.
@@ -54,7 +54,7 @@ class SamplingInput:
 
 
 class SamplingInputBuilder:
-    """Builds sample plans.
+    """Builds sampling inputs.
 
     packings: layout of the buffer by the number of rows. make_edit: neutral rows of one of `EDITS`,
     from its name and their number. hooks: may force tokens and poison logits.
@@ -72,7 +72,7 @@ class SamplingInputBuilder:
         self._hooks = hooks
 
     def plan(self, sequences: list[Sequence], hidden: Items[int]) -> SamplingInput:
-        """A sample for each of `sequences`, from these hidden rows of the step."""
+        """Build the input that samples for `sequences`, from these hidden rows of the step."""
         size = padded(self._sizes, len(sequences))
         buffer, view = self._packings[size].empty()
         view["hidden"][: len(hidden)] = hidden
@@ -125,7 +125,7 @@ class SamplingInputBuilder:
             self._edit(plan, "allowed")[index] = bits
 
     def _wish(self, sequence: Sequence) -> int | float | None:
-        """What the test hook says of a sample."""
+        """The test hook's answer for a row."""
         if self._hooks.logits is None:
             return None
         request = sequence.request
@@ -147,14 +147,14 @@ def recounted(schedule: SchedulerOutput) -> Iterator[Sequence]:
 
 
 def forked_counts(schedule: SchedulerOutput) -> Iterator[tuple[Sequence, Sequence]]:
-    """Parents and children of this step whose token counts matter."""
+    """Parents and children forked in this step whose token counts matter."""
     for parent, child in schedule.forked:
         if parent.request.sampling_params.has_penalty and child.row is not None:
             yield parent, child
 
 
 def counts_slot(sequence: Sequence) -> int:
-    """Where the token counts of a running sequence are; slot 0 is nobody's."""
+    """Slot of a running sequence's token counts; slot 0 is padding's."""
     assert sequence.row is not None
     return sequence.row + 1
 

@@ -1,4 +1,4 @@
-"""Carries pages between the device and host memory."""
+"""Moves pages between the device and host memory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Landing:
 
 
 class Swapper:
-    """The host pool, and the copies on their way to it.
+    """The host pool, and copies in flight to it.
 
-    Transfers go in chunks of two fixed sizes, so that there are two programs for either direction.
-    Chunks land in the order they left.
+    Transfers go in chunks of two fixed sizes, so there are two programs for each direction. Chunks
+    land in the order of their launch.
     """
 
     def __init__(self, layout: PageLayout, num_blocks: int, programs: CompiledPrograms) -> None:
@@ -38,11 +38,11 @@ class Swapper:
 
     @property
     def num_landing(self) -> int:
-        """Chunks that have left and not landed."""
+        """Chunks that were launched and have not landed."""
         return len(self._landing)
 
     def launch(self, pages: list[tuple[jax.Array, ...]], transfers: Transfers) -> None:
-        """Read what leaves, then write what arrives: `pages` are donated, and replaced."""
+        """Read outgoing pages, then write incoming ones; `pages` are donated and replaced."""
         start = 0
         for size in chunks(self._programs.arguments.chunk_sizes, len(transfers.out_devices)):
             part = slice(start, start + size)
@@ -82,7 +82,7 @@ class Swapper:
         return np.concatenate(landed)
 
     def drop(self) -> None:
-        """Nothing on its way is wanted any more."""
+        """Forget all copies in flight."""
         self._landing.clear()
 
 

@@ -49,7 +49,7 @@ class TraceCache:
 
     @classmethod
     def beside_compilation_cache(cls) -> TraceCache | None:
-        """Where JAX's persistent cache is, if it is a folder of this machine and in use."""
+        """Trace cache beside JAX's persistent cache, if that is a local folder and in use."""
         directory = _setting("jax_compilation_cache_dir")
         if not directory or "://" in directory or not _setting("jax_enable_compilation_cache"):
             return None
@@ -93,7 +93,7 @@ def traced(function: Any, args: Sequence[Any], donate: tuple[int, ...]) -> expor
 
 
 def trace_key(function: functools.partial[Any], args: Any, donate: tuple[int, ...]) -> str:
-    """What a trace depends on, as a name. Static arguments must say all they are in their repr."""
+    """Key of everything that a trace depends on. Static arguments must have a complete repr."""
     shapes, structure = jax.tree.flatten(args)
     parts = [
         f"{function.func.__module__}.{function.func.__qualname__}",
@@ -110,7 +110,7 @@ def trace_key(function: functools.partial[Any], args: Any, donate: tuple[int, ..
 
 
 def surroundings() -> tuple[Hashable, ...]:
-    """What a trace depends on besides its function and arguments and that a process can change."""
+    """Settings of the process that a trace depends on, besides function and arguments."""
     device = jax.default_backend(), choice.current_capability(), tuned.device_kind()
     return (*(_setting(name) for name in _SETTINGS), tuned.fingerprint(), *device)
 
