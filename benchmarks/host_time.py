@@ -3,7 +3,7 @@
     python benchmarks/host_time.py [--running 64 256] [--steps 200] [--json OUT]
 
 Everything the host does in a step is real: scheduling, block tables, the prefix cache, building
-the step plan and the rows of the sample, committing tokens and stop rules. Token ids go in and come
+the inputs of the model and the sampler, committing tokens and stop rules. Token ids go in and come
 out, so no text is made. Each engine first takes in all its requests; then every step advances
 each of them by one token, and those steps are timed.
 """

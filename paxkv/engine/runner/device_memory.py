@@ -192,7 +192,7 @@ def device_bytes(num_bytes: int) -> list[jax.Array]:
 
 
 def require_memory(num_bytes: int, name: str, value: Any, what: str) -> None:
-    """Raise ValueError, blaming the option `name`, if this machine has too little memory for `what`.
+    """Raise ValueError, blaming the option `name`, if this machine lacks memory for `what`.
     Allocating it would kill this process or others.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
