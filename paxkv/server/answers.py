@@ -36,7 +36,7 @@ class Format(Protocol):
 
 
 def to_json(value: Any) -> bytes:
-    """UTF-8. Half of a surrogate pair, which a model may write in a call, stays JSON's escape."""
+    """Encode as UTF-8. A lone surrogate, which a model may write in a call, stays escaped."""
     return _JSON.encode(value).encode(errors="backslashreplace")
 
 
@@ -66,8 +66,8 @@ async def answer(
 
 
 async def prepared(service: Service, http: HttpRequest, make: Callable[[], T]) -> T:
-    """What `make` returns, called in a worker thread, and again once a grammar that it lacks is
-    compiled, which is waited for while the client is there."""
+    """Call `make` in a worker thread, and again once a grammar that it lacks is compiled;
+    return its result, unless the client disconnects meanwhile."""
     while True:
         try:
             return await service.work(make)

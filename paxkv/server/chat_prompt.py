@@ -1,4 +1,4 @@
-"""From messages to token ids, through the model's chat template."""
+"""Chat prompts: messages to token ids, through the model's chat template."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def conversation_ids(
     truncation: Truncation | None = None,
     add_special_tokens: bool = False,
 ) -> list[int]:
-    """Token ids of a conversation; blocking. Raises BadRequest for what cannot be one.
+    """Token ids of a conversation; blocking. Raises BadRequest for invalid messages.
 
     add_generation_prompt: by default unless continue_final_message. add_special_tokens: besides
     what the template writes.

@@ -55,7 +55,7 @@ class ApiError(Exception):
 
     @property
     def name(self) -> str:
-        """For logs and metrics: one of a few, whatever a client sends."""
+        """Name for logs and metrics: one of a few, whatever a client sends."""
         return self.code or self.kind
 
     def response(self) -> ErrorResponse:
@@ -106,8 +106,8 @@ class NotFound(ApiError):
 
 
 class DeadlineExceeded(ApiError):
-    """A request that took longer than it may. Trying again would only take as long again, and
-    OpenAI's clients do so with every 408 that does not forbid it."""
+    """A request that exceeded its deadline. A retry would take as long again, and OpenAI's
+    clients retry every 408 that does not forbid it."""
 
     status = 408
     kind = "timeout_error"
@@ -117,7 +117,7 @@ class DeadlineExceeded(ApiError):
 
 
 class BodyOverdue(ApiError):
-    """A body that did not come: of a connection, not of the request."""
+    """A body that did not arrive in time; the connection is at fault, not the request."""
 
     status = 408
     kind = "timeout_error"
@@ -128,7 +128,7 @@ class TooLarge(ApiError):
 
 
 class UnsupportedCoding(ApiError):
-    """A body that is compressed; what may be sent stands in Accept-Encoding (RFC 9110, 15.5.16)."""
+    """A compressed body; Accept-Encoding says what may be sent (RFC 9110, 15.5.16)."""
 
     status = 415
 
@@ -186,7 +186,7 @@ class HttpError(ApiError):
 def bad_request(
     error: ValueError, fields: Collection[str] = (), param: str | None = None
 ) -> BadRequest:
-    """The refusal of a value, naming the first of `fields` in its message, or else `param`."""
+    """Make the error for a value, naming the first of `fields` in its message, else `param`."""
     message = str(error)
     words = re.findall(r"\w+", message[:LONGEST_MESSAGE])
     code = CONTEXT_CODE if isinstance(error, ContextLengthExceeded) else None

@@ -28,7 +28,7 @@ FORMS = "text, a list of texts, a list of token ids, or a list of such lists"
 
 
 def sampling_params(values: Mapping[str, Any], limits: RequestLimits) -> SamplingParams:
-    """The parameters of a request. Raises BadRequest naming the field at fault."""
+    """Make the parameters of a request. Raises BadRequest naming the field at fault."""
     for name in ("stop_token_ids", "allowed_token_ids"):
         ids = values.get(name)
         if isinstance(ids, list) and len(ids) > limits.max_token_ids:
@@ -56,7 +56,7 @@ def sampling_params(values: Mapping[str, Any], limits: RequestLimits) -> Samplin
 
 
 def prompt_list(prompt: Any, limits: RequestLimits, name: str = "prompt") -> list[str | list[int]]:
-    """One or several prompts, as several; what the ids are is checked later.
+    """Return one or several prompts as a list; ids are validated later.
 
     name: of the field, for errors.
     """
@@ -84,7 +84,7 @@ def make_requests(
     name: str = "prompt",
     cut: Callable[[str | list[int]], list[int]] | None = None,
 ) -> list[R]:
-    """A request for each prompt. Raises BadRequest for the first that cannot run.
+    """Make a request for each prompt. Raises BadRequest for the first that cannot run.
 
     make: the request for a prompt and an id; raises ValueError. check_text: raises ValueError for
     a text that cannot fit and is not even tokenized. name: of the prompts' field. cut: gives what
@@ -121,7 +121,7 @@ class Truncation:
     def read(
         cls, value: Any, limits: ResolvedConfig, max_tokens: int | None, longest_text: int
     ) -> Truncation | None:
-        """From truncate_prompt_tokens: a number, -1 for what leaves room for max_tokens, or None.
+        """Read truncate_prompt_tokens: a number, -1 to leave room for max_tokens, or None.
 
         Raises BadRequest for anything else.
         """
@@ -140,7 +140,7 @@ class Truncation:
         return cls(value, longest_text)
 
     def text(self, tokenizer: Tokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Ids of the end of a text. Raises ValueError for what is no text."""
+        """Ids of the end of a text. Raises ValueError for anything else."""
         end = text[-MARGIN * self.longest_text :]
         return self.ids(tokenizer.encode(end, add_special_tokens))
 

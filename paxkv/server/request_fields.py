@@ -1,5 +1,5 @@
-"""Fields of OpenAI's and vLLM's requests that no body of this server has: which of them are
-refused by name, and which are accepted though nothing comes of them."""
+"""Fields of OpenAI's and vLLM's requests that this server lacks: refused by name, or accepted
+and ignored."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ ToolList = Annotated[list[dict[str, Any]] | None, FailFast()]
 
 
 def _json_type(hint: Any) -> Any:
-    """Something that takes any value and is documented as `hint`, in JSON's terms.
+    """A type that accepts any value and is documented as `hint`, in JSON's terms.
 
     SamplingParams checks the values, with messages of its own.
     """
@@ -134,11 +134,11 @@ class GenerationBody(SamplingFields):
 
     @property
     def only_echoes(self) -> bool:
-        """Whether the prompt is all that is wanted."""
+        """Whether only the prompt is requested."""
         return False
 
     def _most_tokens(self) -> int:
-        """max_completion_tokens, checked under the name it came with."""
+        """Validate max_completion_tokens under its own name."""
         try:
             SamplingParams(max_tokens=self.max_completion_tokens)
         except ValueError as error:
@@ -147,7 +147,7 @@ class GenerationBody(SamplingFields):
         return self.max_completion_tokens
 
     def _forms(self, open_objects: bool) -> dict[str, Any]:
-        """The form that the answer must have, under each name that was used for one."""
+        """Structured outputs of the request, by the names of the fields used."""
         forms: dict[str, Any] = {}
         if self.structured_outputs is not None:
             forms["structured_outputs"] = self.structured_outputs
@@ -181,7 +181,7 @@ class GenerationBody(SamplingFields):
 
 
 def _token_keys(bias: dict[str, Any]) -> dict[Any, Any]:
-    """JSON's keys are strings; those that are not integers stay, to be refused by name."""
+    """Convert JSON's string keys to integers; others stay, to be refused by name."""
     return {int(key) if _is_integer(key) else key: value for key, value in bias.items()}
 
 

@@ -44,7 +44,7 @@ class Model(Protocol):
 
 
 class Service:
-    """The model, the loop that runs it, and threads for work that would hold up the event loop.
+    """The model, the loop that runs it, and threads for work that would block the event loop.
 
     names: of the model, the first being what answers say. refused: called with each error that was
     a request's answer.
@@ -99,7 +99,7 @@ class Service:
         return self.tokenizer
 
     def check_model(self, name: str | None) -> None:
-        """Raise NotFound if another model is asked for; without a name, this one is meant."""
+        """Raise NotFound if another model is requested; no name means this one."""
         if name is not None and name not in self.names:
             raise NotFound(
                 f"the model {shown(name)} does not exist; this server has {', '.join(self.names)}",
@@ -129,7 +129,7 @@ class Service:
         request_id: str,
         name: str = "prompt",
     ) -> list[Request]:
-        """Requests for a body's prompts; blocking. Raises NotCompiled if a grammar must be.
+        """Make requests for a body's prompts; blocking. Raises NotCompiled if a grammar is not.
 
         name: of the field that the prompts come from.
         """
@@ -163,7 +163,7 @@ class Service:
             raise refused_form(error, getattr(form, "sent_as", None)) from None
 
     def truncation(self, value: Any, max_tokens: int | None = None) -> Truncation | None:
-        """What truncate_prompt_tokens asks for. Raises BadRequest for a wrong value."""
+        """Read truncate_prompt_tokens. Raises BadRequest for a wrong value."""
         limits = self.model.engine.config
         return Truncation.read(value, limits, max_tokens, self.longest_text)
 

@@ -1,4 +1,4 @@
-"""A look as the JSON document the page draws."""
+"""A look as the JSON document that the dashboard draws."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _pages(request: RequestLook) -> int:
 
 
 def table_document(look: Look, number: int) -> dict[str, Any] | None:
-    """The block tables of one request, None if it is not there (any more)."""
+    """The block tables of one request; None if it does not exist (any more)."""
     for request in look.requests:
         if request.number == number:
             return {"number": number, "sequences": [_row(look, h) for h in request.holdings]}

@@ -53,7 +53,7 @@ class RequestLook:
 
 @dataclass(frozen=True)
 class Look:
-    """What `of` saw.
+    """A snapshot made by `of`.
 
     time: seconds of `time.monotonic`. references: `[num_blocks + 1]` int32, of each page; page 0
     is nobody's. cached: `[num_blocks + 1]` bool, pages the prefix cache knows. requests: all that
@@ -78,7 +78,7 @@ class Look:
 
     @classmethod
     def of(cls, engine: Engine) -> Look:
-        """Copies only, since the next step waits for it; to be called between two steps."""
+        """Copy the state, nothing more: the next step waits. Call it between two steps."""
         now = time.monotonic()
         memory, scheduler = engine.block_manager, engine.scheduler
         states = request_states(scheduler)
@@ -123,7 +123,7 @@ class Look:
 
 
 class Watch:
-    """Looks at the engine at most five times a second, however many watch."""
+    """Takes at most five looks a second, for any number of viewers."""
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
@@ -131,7 +131,7 @@ class Watch:
         self._look: Look | None = None
 
     async def look(self) -> Look:
-        """The last look, or a new one; an old one while a step takes long.
+        """Return the last look or a new one; an old one while a step takes long.
 
         Raises Unavailable if the engine is dead, or has not answered yet.
         """

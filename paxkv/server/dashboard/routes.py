@@ -49,7 +49,7 @@ def routes(service: Service) -> APIRouter:
         request: Annotated[int | None, Query(ge=0, description="whose block table")] = None,
         accept_encoding: Annotated[str, Header()] = "",
     ) -> Response:
-        """Pages and counts, of all callers; no tokens, no texts, no names."""
+        """Pages and counts of all callers, without tokens, texts or names."""
         look = await watch.look()
         seen = document.traffic_document(traffic)
         content = await service.work(lambda: to_json(state_of(look, seen, request)))

@@ -1,4 +1,4 @@
-"""Traffic: what the page draws over time and the engine does not keep."""
+"""Traffic: time series of the dashboard that the engine does not keep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT_FIRST_TOKENS = 256
 class Traffic:
     """An observer of the engine's loop, in the event loop's thread.
 
-    generated: tokens drawn so far. computed: tokens of all steps so far, prompts included.
+    generated: tokens sampled so far. computed: tokens of all steps so far, prompts included.
     first_tokens: of the last requests, when the first token came (seconds of `time.monotonic`) and
         how long it took (seconds), the newest last.
     num_first_tokens: how many there have been.

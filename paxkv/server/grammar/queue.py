@@ -1,4 +1,4 @@
-"""GrammarQueue: grammars that wait to be compiled."""
+"""GrammarQueue: grammars waiting to be compiled."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class BodyLimit:
             self._held -= len(body)
 
     async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> Message | None:
-        """The whole body as one message, None if the client went; `body` is what is held."""
+        """Read the whole body as one message; None if the client disconnects. `body` holds it."""
         headers = dict(scope["headers"])
         declared = int(headers.get(b"content-length", b"0"))
         if declared > self._max_bytes:
@@ -131,7 +131,7 @@ class ValueCount:
         self._left = b""
 
     def add(self, part: bytes) -> None:
-        """Raises BadRequest for UTF-16 and UTF-32, in which this would count wrong."""
+        """Count a chunk. Raises BadRequest for UTF-16 and UTF-32, which would be miscounted."""
         if b"\0" in part:
             raise BadRequest("the body must be JSON in UTF-8, without NUL bytes")
         plain = _ESCAPE.sub(b"", self._left + part)
@@ -145,8 +145,8 @@ class ValueCount:
 
 
 class HeaderLimit:
-    """Refuses what is larger than `max_bytes`. The parser's own limit is on incomplete headers
-    alone, and those that come in one piece never are."""
+    """Refuses headers larger than `max_bytes`. The parser limits only incomplete headers, and
+    those that arrive in one piece never are."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app

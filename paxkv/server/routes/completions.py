@@ -115,7 +115,7 @@ class CompletionFormat:
         return usage(self._requests, self._completion_tokens)
 
     def _choice(self, request: Request, new: CompletionOutput) -> dict[str, Any]:
-        """The choice for what is new of a sequence: all of it, or a piece."""
+        """The choice for new output of a sequence, whole or a piece."""
         if self._body.only_echoes:
             ended = new.finish_reason and "length"
             new = replace(new, text="", token_ids=[], finish_reason=ended, stop_reason=None)

@@ -37,7 +37,7 @@ class EmbeddingBody(Body):
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     def pooling_params(self) -> PoolingParams:
-        """Raises BadRequest for what cannot be had."""
+        """Make the pooling parameters. Raises BadRequest for unsupported values."""
         if self.encoding_format not in (None, *FORMATS):
             raise BadRequest(
                 f"encoding_format must be one of {', '.join(FORMATS)}", param="encoding_format"

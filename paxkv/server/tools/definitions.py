@@ -1,4 +1,4 @@
-"""Tools of a chat request, and the form that a choice among them gives the answer."""
+"""Tools of a chat request, and the structured output that forces a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHOICES = ("none", "auto", "required")
 class Tools:
     """The functions a model may call.
 
-    given: as they came, for the chat template. parameters: JSON schema of the arguments, by name.
+    given: as sent, for the chat template. parameters: JSON schema of the arguments, by name.
     choice: "auto", "required", or "named", and then only the named function is left.
     """
 
@@ -30,7 +30,7 @@ class Tools:
 
     @classmethod
     def read(cls, tools: Any, choice: Any) -> Tools | None:
-        """None if there are none, or none is to be called. Raises BadRequest naming the field."""
+        """Read the tools; None if none may be called. Raises BadRequest naming the field."""
         if not tools:
             if choice not in (None, "none", "auto"):
                 raise BadRequest("tool_choice needs tools", param="tool_choice")
@@ -50,8 +50,8 @@ class Tools:
         return cls(tools, {name: parameters[name]}, "named")
 
     def form(self, *, open_objects: bool = False) -> SentForm | None:
-        """The form that makes the model call: the arguments of the one function that was named,
-        or a list of calls. None where it may answer in its own way.
+        """Structured output that forces a call: the arguments of the named function, or a list
+        of calls. None if the model may answer freely.
 
         open_objects: leave objects open that say nothing of additionalProperties, unless a tool
         is strict.
