@@ -14,8 +14,8 @@ from paxkv.output_file import OutputFile
 
 BAR_WIDTH = 16
 WIDE_TERMINAL = 100
-# Okabe and Ito's colours, told apart with every kind of colour vision.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#999999")
+# Okabe and Ito's colors, told apart with every kind of color vision.
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#999999")
 
 
 @dataclass(frozen=True)

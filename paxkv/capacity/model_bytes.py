@@ -28,7 +28,7 @@ class ModelBytes:
     """Bytes that a model takes on each of `tensor_parallel_size` devices.
 
     kv_per_token: keys and values of one token in all layers. weights: without the scales of a
-    quantised format. activations: an estimate from the largest arrays that live at one time in
+    quantized format. activations: an estimate from the largest arrays that live at one time in
     the largest step; an engine on a device with memory statistics measures instead.
     """
 
@@ -74,7 +74,7 @@ def activation_bytes(
 ) -> int:
     """The largest step's peak: `num_tokens` computed at once, `num_rows` of logits.
 
-    Per token the residual stream, its normalised copy and the widest inner arrays: either
+    Per token the residual stream, its normalized copy and the widest inner arrays: either
     queries, keys, values and attention's output, or gate, up and their product. Per row float32
     logits and one copy of them. The two do not live at the same time.
     """

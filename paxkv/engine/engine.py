@@ -190,7 +190,7 @@ class Engine:
                 self._add_logprobs(sequence, results, index, tokens[index])
             sequence.accept(tokens[index])
             if len(sequence.token_ids) % block_size < 2:
-                self._publish(sequence)
+                self._cache_blocks(sequence)
             if sequence.finish is not None:
                 self.scheduler.finish(sequence)
             self._note(request)
@@ -210,7 +210,7 @@ class Engine:
         for request in complete:
             self._note(request)
 
-    def _publish(self, sequence: Sequence) -> None:
+    def _cache_blocks(self, sequence: Sequence) -> None:
         """Cache full blocks of output: the keys of their last token are computed or launched."""
         certain = min(len(sequence.token_ids), sequence.num_computed)
         self.block_manager.cache_blocks(sequence.row, sequence.token_ids, certain)  # type: ignore[arg-type]

@@ -17,10 +17,10 @@ class EngineStats:
         swap_bytes_out, swap_bytes_in: moved to host memory and back since the start.
         preemptions, preemptions_swapped, cow_copies: since the start; the second is how many of
             the first went to host memory. The beams of a request are preempted as one.
-        prefix_cache_queries, prefix_cache_hits: prompt tokens of requests admitted for the first
+        prefix_cache_queries, prefix_cache_hits: prompt tokens of requests started for the first
             time, and how many of them came from the cache.
-        attention: the back end of the attention kernels, and why it.
-        compiled_programs: their names. compile_seconds: spent making them.
+        attention: the back end of the attention kernels, and why it was chosen.
+        compiled_programs: their names. compile_seconds: time spent compiling them.
         num_steps: steps run. tokens_per_step: tokens computed in each of the last steps.
         host_seconds_per_step: mean of scheduling, planning and committing.
     """

@@ -107,7 +107,7 @@ Int32Array = NDArray[np.int32]
 class EvictionQueue:
     """Pages in least-recently-used order, as arrays.
 
-    `append`, `remove` (from the middle too) and `pop` cost O(1) amortised per page and take
+    `append`, `remove` (from the middle too) and `pop` cost O(1) amortized per page and take
     whole arrays: removing a page only clears its place, and the hole is skipped later.
     """
 

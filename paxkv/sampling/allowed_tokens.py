@@ -19,7 +19,7 @@ def bad_word_sequences(
     """The token sequences of each word, at the start of a text and behind a space.
 
     encode: text to ids, without special tokens. A word met under another split into tokens is
-    not recognised (as in vLLM).
+    not recognized (as in vLLM).
     """
     sequences: dict[tuple[int, ...], None] = {}
     for word in bad_words:

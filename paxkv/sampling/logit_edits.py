@@ -44,7 +44,7 @@ def _add_bias(logits: jax.Array, edits: LogitEdits) -> jax.Array:
     return logits.at[row, edits.bias_ids].add(edits.bias_values, mode="promise_in_bounds")
 
 
-def _penalise(logits: jax.Array, edits: LogitEdits, counts: TokenCounts) -> jax.Array:
+def _penalize(logits: jax.Array, edits: LogitEdits, counts: TokenCounts) -> jax.Array:
     """Keskar et al. 2019 (CTRL), section 4.1, over prompt and output; then OpenAI's two
     penalties over the output."""
     output = counts.output[edits.slots]
@@ -78,7 +78,7 @@ def edit_logits(logits: jax.Array, edits: LogitEdits, counts: TokenCounts) -> ja
 
     def edited(logits: jax.Array) -> jax.Array:
         logits = lax.cond(bias, lambda x: _add_bias(x, edits), lambda x: x, logits)
-        logits = lax.cond(penalties, lambda x: _penalise(x, edits, counts), lambda x: x, logits)
+        logits = lax.cond(penalties, lambda x: _penalize(x, edits, counts), lambda x: x, logits)
         return _ban(logits, edits)
 
     return lax.cond(penalties | bias | bans, edited, lambda x: x, logits)

@@ -55,7 +55,7 @@ class RowSettings(NamedTuple):
 
 
 def row_settings(params: SamplingParams, vocab_size: int) -> RowSettings:
-    """`params` normalised for the device: greedy is temperature 0, neutral filters are off."""
+    """`params` normalized for the device: greedy is temperature 0, neutral filters are off."""
     if params.greedy:
         return RowSettings()
     top_k = params.top_k if 0 < params.top_k < vocab_size else 0
@@ -185,7 +185,7 @@ def sample_tokens(logits: jax.Array, rows: SamplingRows) -> Sampled:
     """Sample one token per row of float32 logits [R, V], after `edit_logits`.
 
     Greedy rows take the first largest entry. The others are sampled with a key of their own, under
-    top_n_sigma, min_p, top_k, then top_p on what is left, renormalised (vLLM's order); entries
+    top_n_sigma, min_p, top_k, then top_p on what is left, renormalized (vLLM's order); entries
     equal to the last one kept are kept too. A token of probability zero is never sampled, and a
     row's token depends on nothing but that row.
     """

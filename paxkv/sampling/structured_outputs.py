@@ -54,8 +54,8 @@ class StructuredOutputsParams:
     may stand between two of its tokens. disable_additional_properties: an object of `json` has no
     properties but those named, unless the schema says something of `additionalProperties`.
 
-    Raises FormError, a ValueError, naming the field. Whether it can be compiled is known at
-    admission.
+    Raises FormError, a ValueError, naming the field. Whether it can be compiled is known
+    when a request is made.
     """
 
     json: str | Mapping[str, Any] | None = None

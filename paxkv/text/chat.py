@@ -140,7 +140,7 @@ def render_chat(
     """The prompt text of a conversation.
 
     continue_final_message: it ends where the content of the last message does. variables: further
-    names the template may use, such as bos_token. `template_messages` normalises messages. Raises
+    names the template may use, such as bos_token. `template_messages` normalizes messages. Raises
     ValueError for malformed messages and when the template itself refuses.
     """
     given = template_messages(messages)

@@ -92,7 +92,7 @@ class Tokenizer:
         return self._id_of("eos_token")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written out in it are recognised.
+        """Token ids of `text`; special tokens written out in it are recognized.
 
         Raises ValueError for anything but a string, and for a string with lone surrogates.
         """

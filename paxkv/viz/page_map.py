@@ -21,9 +21,9 @@ from paxkv.viz.page_states import (
     row_names,
 )
 
-# Okabe and Ito's colours, told apart with every kind of colour vision; black marks sharing.
-OWNER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
-FREE_COLOUR, CACHED_COLOUR, SHARED_COLOUR = "#FFFFFF", "#BBBBBB", "#000000"
+# Okabe and Ito's colors, told apart with every kind of color vision; black marks sharing.
+OWNER_COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
+FREE_COLOR, CACHED_COLOR, SHARED_COLOR = "#FFFFFF", "#BBBBBB", "#000000"
 OWNER_GLYPHS = string.ascii_lowercase + string.digits + string.ascii_uppercase
 GLYPHS = {FREE: "·", CACHED: "░", SHARED: "█"}
 MOST_CELLS = 4096
@@ -68,7 +68,7 @@ class PageMap:
         owners = states.owners()
         held = np.bincount(states.owner[states.owner >= 0], minlength=max(owners, default=0) + 1)
         for place, row in enumerate(owners[:MOST_OWNERS]):
-            text.append(OWNER_GLYPHS[place % len(OWNER_GLYPHS)], self._owner_colour(row))
+            text.append(OWNER_GLYPHS[place % len(OWNER_GLYPHS)], self._owner_color(row))
             text.append(f" {states.name(row)}: {held[row]} pages\n")
         if len(owners) > MOST_OWNERS:
             text.append(f"… and {len(owners) - MOST_OWNERS} more\n")
@@ -110,13 +110,13 @@ class PageMap:
 
     def _style(self, page: int) -> str:
         state = int(self.states.state[page - 1])
-        return self._owner_colour(int(self.states.owner[page - 1])) if state == OWNED else ""
+        return self._owner_color(int(self.states.owner[page - 1])) if state == OWNED else ""
 
-    def _owner_colour(self, row: int) -> str:
-        return OWNER_COLOURS[self._order.get(row, 0) % len(OWNER_COLOURS)]
+    def _owner_color(self, row: int) -> str:
+        return OWNER_COLORS[self._order.get(row, 0) % len(OWNER_COLORS)]
 
     def svg(self, columns: int = 64, cell: int = 12) -> str:
-        """A drawing of `columns` cells a line, `cell` pixels wide; letters repeat the colours."""
+        """A drawing of `columns` cells a line, `cell` pixels wide; letters repeat the colors."""
         stride, cells = self._cells()
         height = -(-len(cells) // columns) * cell
         parts = [
@@ -144,8 +144,8 @@ class PageMap:
         """Colour of a cell and of the letter in it, "" for no letter."""
         state = int(self.states.state[page - 1])
         if state == OWNED:
-            return self._owner_colour(int(self.states.owner[page - 1])), "#000000"
-        return {FREE: FREE_COLOUR, CACHED: CACHED_COLOUR, SHARED: SHARED_COLOUR}[state], ""
+            return self._owner_color(int(self.states.owner[page - 1])), "#000000"
+        return {FREE: FREE_COLOR, CACHED: CACHED_COLOR, SHARED: SHARED_COLOR}[state], ""
 
     def _title(self, first: int, stride: int, page: int) -> str:
         text = self.states.describe(page)
@@ -157,16 +157,16 @@ class PageMap:
         stride, _ = self._cells()
         owners = self.states.owners()
         entries = [
-            (FREE_COLOUR, "free"),
-            (CACHED_COLOUR, "cached"),
-            (SHARED_COLOUR, "shared"),
-            *((self._owner_colour(row), self._legend(row)) for row in owners[:MOST_OWNERS]),
+            (FREE_COLOR, "free"),
+            (CACHED_COLOR, "cached"),
+            (SHARED_COLOR, "shared"),
+            *((self._owner_color(row), self._legend(row)) for row in owners[:MOST_OWNERS]),
         ]
         legend = " ".join(
             f'<span style="white-space:nowrap"><span style="display:inline-block;width:1em;'
-            f'height:1em;border:1px solid #888888;background:{colour}"></span> '
+            f'height:1em;border:1px solid #888888;background:{color}"></span> '
             f"{escape(name)}</span>"
-            for colour, name in entries
+            for color, name in entries
         )
         more = len(owners) - MOST_OWNERS
         if more > 0:

@@ -179,11 +179,11 @@ def _commit(
             run.ended += not sequence.index
             sequence.end("stop")
             scheduler.finish(sequence)
-        elif _may_publish(memory, len(sequence.token_ids)):
+        elif _may_cache(memory, len(sequence.token_ids)):
             known = min(len(sequence.token_ids), sequence.num_computed)
             memory.cache_blocks(sequence.row, sequence.token_ids, known)
 
 
-def _may_publish(memory: Any, known: int) -> bool:
+def _may_cache(memory: Any, known: int) -> bool:
     """Whether a block of output may have become full, as the engine asks at commit."""
     return isinstance(memory, BlockManager) and memory.caching and known % memory.block_size <= 1

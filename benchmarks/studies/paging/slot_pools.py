@@ -25,7 +25,7 @@ class SlotPool(Protocol):
 
 
 class FirstFitPool:
-    """Takes the first gap that is long enough; neighbouring gaps merge."""
+    """Takes the first gap that is long enough; neighboring gaps merge."""
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots

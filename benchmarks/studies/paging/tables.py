@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.studies.paging.job import PAGED, SYSTEM_REQUESTS, SYSTEM_TOKENS
-from paxkv.bench.figures import COLOURS, FigureTable, require_matplotlib, write_picture
+from paxkv.bench.figures import COLORS, FigureTable, require_matplotlib, write_picture
 from paxkv.output_file import OutputFile
 
 KINDS = ("used", "reserved", "internal", "external", "tail", "free")
@@ -179,6 +179,6 @@ def draw_paging(report: dict[str, Any], file: OutputFile) -> None:
 def _stacked_bars(axes: Any, labels: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
     """One bar a label, `parts` on top of each other."""
     base = [0.0] * len(labels)
-    for (name, values), colour in zip(parts.items(), COLOURS):
-        axes.bar(labels, values, bottom=base, label=name, color=colour)
+    for (name, values), color in zip(parts.items(), COLORS):
+        axes.bar(labels, values, bottom=base, label=name, color=color)
         base = [below + value for below, value in zip(base, values)]

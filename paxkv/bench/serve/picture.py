@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paxkv.bench.figures import COLOURS, require_matplotlib, write_picture
+from paxkv.bench.figures import COLORS, require_matplotlib, write_picture
 from paxkv.output_file import OutputFile
 
 STYLES = ("-", "--", ":", "-.")
@@ -53,14 +53,14 @@ def _shares(axes: Any, values: Sequence[float], label: str, number: int) -> None
         shares,
         where="post",
         label=label,
-        color=COLOURS[number % len(COLOURS)],
+        color=COLORS[number % len(COLORS)],
         linestyle=STYLES[number % len(STYLES)],
     )
 
 
 def _by_concurrency(axes: Any, reports: Sequence[dict[str, Any]], key: str, label: str) -> None:
     labels = [str(report["max_concurrency"] or "∞") for report in reports]
-    axes.plot(labels, [report[key] for report in reports], marker="o", color=COLOURS[0])
+    axes.plot(labels, [report[key] for report in reports], marker="o", color=COLORS[0])
     axes.set_xlabel("concurrency")
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)

@@ -79,13 +79,13 @@ class SamplingInputBuilder:
         view["rows"][: len(sequences)] = [sequence.row for sequence in sequences]
         plan = SamplingInput(size, buffer)
         hooked = self._hooks.logits is not None
-        random, penalised = [], []
+        random, penalized = [], []
         for index, sequence in enumerate(sequences):
             request = sequence.request
             if request.is_random:
                 random.append(index)
             if request.sampling_params.has_penalty:
-                penalised.append(index)
+                penalized.append(index)
             if isinstance(request, BeamRequest):
                 view["beam"][index] = 1
                 self._edit(plan, "ends")[index] = request.end_words
@@ -98,8 +98,8 @@ class SamplingInputBuilder:
                 self._set_allowed(plan, view, index, sequence)
         if random:
             _set_random(view, random, [sequences[index] for index in random])
-        if penalised:
-            _set_penalties(view, penalised, [sequences[index] for index in penalised])
+        if penalized:
+            _set_penalties(view, penalized, [sequences[index] for index in penalized])
         return plan
 
     def _edit(self, plan: SamplingInput, name: str) -> np.ndarray:
