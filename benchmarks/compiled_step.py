@@ -36,8 +36,7 @@ from paxkv.engine.runner.compiled_programs import CompiledPrograms
 from paxkv.engine.runner.program import Variant
 from paxkv.engine.runner.programs import FORWARD
 from paxkv.models.config import ModelConfig
-from paxkv.models.decoder import Rope
-from paxkv.models.rope import rope_parameters
+from paxkv.models.rope import rope_tables
 from paxkv.models.weights import ArraySpec, describe
 
 MODELS = {
@@ -127,12 +126,11 @@ def table(config: ModelConfig, target: Ahead, backend: str, page_dtype: str) -> 
     limits = replace(LIMITS, attention_backend=backend, layers_per_program=config.num_layers)
     with jax.sharding.use_abstract_mesh(target.mesh):
         kernels = Kernels.choose(config, limits, dtype, pages)
-    inv_freq, factor = rope_parameters(config, LIMITS.max_model_len)
     arguments = Arguments(
         params,
         config,
         limits,
-        rope=Rope(tuple(inv_freq.tolist()), factor),
+        ropes=rope_tables(config, LIMITS.max_model_len),
         layout=layout_of(config, kernels, page_dtype),
         num_pages=LIMITS.num_gpu_blocks + 1,
         buckets=Buckets.choose(LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens),

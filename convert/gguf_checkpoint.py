@@ -1,4 +1,4 @@
-"""GGUF files of the llama architecture."""
+"""GGUF files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from convert.gguf_header import GGUFTensor, read_header
 from convert.gguf_keys import check_kind
 from convert.gguf_names import canonical_name
 from convert.mapped_file import MappedFile
+from paxkv.models.families.registry import gguf_family
 
 if TYPE_CHECKING:
     from paxkv.text.tokenizer import Tokenizer
 
-_PERMUTED = {"llama": True}
 _STORED_AS = {
     GGMLQuantizationType.F32: np.dtype(np.float32),
     GGMLQuantizationType.F16: np.dtype(np.float16),
@@ -44,15 +44,12 @@ class GGUFCheckpoint(Checkpoint):
         self._file = MappedFile(path)
         self._metadata, stored = read_header(self._file)
         general = Fields(path, self._metadata)
-        self.architecture = general.text("general.architecture", "")
-        if self.architecture not in _PERMUTED:
-            raise ValueError(
-                f"{path}: GGUF architecture {self.architecture!r} is not supported; "
-                f"supported: {', '.join(_PERMUTED)}"
-            )
+        self.family = gguf_family(general.text("general.architecture", ""), path)
         check_kind(general)
         freqs = stored.pop("rope_freqs.weight", None)
-        self._tensors = {canonical_name(name): tensor for name, tensor in stored.items()}
+        self._tensors = {
+            canonical_name(name, self.family): tensor for name, tensor in stored.items()
+        }
         factors = None if freqs is None else self._values(freqs, slice(0, 1)).reshape(-1)
         self.config = gguf_config(path, self._metadata, self._shapes(), factors)
         self.dtype = self.most_common_dtype()
@@ -83,7 +80,7 @@ class GGUFCheckpoint(Checkpoint):
 
     def _heads(self, name: str) -> int | None:
         """How many heads the rows of `name` are permuted in, None if they are not."""
-        if not _PERMUTED[self.architecture]:
+        if not self.family.gguf_pairs:
             return None
         if ".q_proj." in name:
             return self.config.num_heads

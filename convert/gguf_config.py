@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from convert.gguf_vocabulary import Vocabulary
 from convert.hf_config import eos_ids
 from convert.token_ids import known_ids
 from paxkv.models.config import ModelConfig, RopeScaling
+from paxkv.models.families.registry import gguf_family
 
 _END_TOKENS = tuple(f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))
 _BOS_TOKEN = "tokenizer.ggml.bos_token_id"
@@ -114,12 +116,13 @@ def gguf_config(
     of the wrong type or not supported.
     """
     architecture = metadata["general.architecture"]
+    family = gguf_family(architecture, path)
     fields = _same_in_all_layers(path, metadata, f"{architecture}.")
     if fields.values.get("expert_count"):
         raise ValueError(
             f"{path}: mixture-of-experts models are not supported ({architecture}.expert_count)"
         )
-    check_keys(fields)
+    check_keys(fields, family)
     if "model.embed_tokens.weight" not in shapes:
         raise ValueError(f"{path}: missing tensor token_embd.weight")
     vocab_size = shapes["model.embed_tokens.weight"][0]
@@ -143,8 +146,13 @@ def gguf_config(
     if theta <= 1:
         raise fields.wrong("rope.freq_base", "above 1")
     bos, ends = _special_ids(path, metadata, vocab_size)
-    return ModelConfig(
-        architecture=architecture,
+    scaling = _rope_scaling(fields, context, freq_factors)
+    if scaling is not None and family.scaled_length:
+        trained = scaling.original_max_position_embeddings or round(context / scaling.factor)
+        scaling = replace(scaling, original_max_position_embeddings=trained)
+    first = "model.layers.0.{}.bias"
+    common = ModelConfig(
+        architecture=family.name,
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=fields.integer("feed_forward_length"),
@@ -154,12 +162,14 @@ def gguf_config(
         head_dim=head_dim,
         rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon", zero=True),
         rope_theta=theta,
-        rope_scaling=_rope_scaling(fields, context, freq_factors),
+        rope_scaling=scaling,
         max_position_embeddings=context,
         tie_word_embeddings="lm_head.weight" not in shapes,
         sliding_window=fields.integer("attention.sliding_window", 0, least=0) or None,
-        attention_bias="model.layers.0.self_attn.q_proj.bias" in shapes,
-        mlp_bias="model.layers.0.mlp.gate_proj.bias" in shapes,
+        qkv_bias=first.format(family.layer_names["q"]) in shapes,
+        o_bias=first.format(family.layer_names["o"]) in shapes,
+        mlp_bias=first.format(family.layer_names["gate"]) in shapes,
         bos_token_id=bos,
         eos_token_ids=ends,
     )
+    return replace(common, **family.always, **family.from_gguf(fields))

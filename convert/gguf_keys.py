@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from convert.fields import Fields, require_neutral
+from paxkv.models.families.family import Family
 
 logger = logging.getLogger(__name__)
 
@@ -136,14 +137,16 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 _WHOLE_MODELS = "model"
 
 
-def check_keys(fields: Fields) -> None:
+def check_keys(fields: Fields, family: Family) -> None:
     """Refuse what would change the computation and is not obeyed.
 
     fields: the metadata, with the architecture's name as prefix. A key that no list has is said in
     the log: llama.cpp ignores it too. Raises ValueError naming the key and its value.
     """
-    require_neutral(fields, NEUTRAL, "is not supported")
-    unknown = sorted(fields.values.keys() - OBEYED - IRRELEVANT - NEUTRAL.keys())
+    neutral = {key: values for key, values in NEUTRAL.items() if key not in family.gguf_obeyed}
+    require_neutral(fields, neutral, "is not supported")
+    known = OBEYED | family.gguf_obeyed | IRRELEVANT | NEUTRAL.keys()
+    unknown = sorted(fields.values.keys() - known)
     if unknown:
         names = ", ".join(fields.prefix + key for key in unknown)
         logger.warning("%s: unknown keys are ignored: %s", fields.source, names)

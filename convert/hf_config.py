@@ -9,15 +9,11 @@ from typing import Any
 
 from convert.fields import Fields
 from convert.hf_keys import check_keys
-from convert.hf_rope import rope_fields, rope_scaling
+from convert.hf_rope import ropes_by_type
 from convert.token_ids import known_ids
 from paxkv.models.config import ModelConfig
-
-# transformers' defaults where the families differ
-_LENGTH = {"llama": 2048, "mistral": 131072}
-_KV_HEADS = {"mistral": 8}
-_WINDOW = {"mistral": 4096}
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+from paxkv.models.families.family import FULL, SLIDING, Family, layer_kinds
+from paxkv.models.families.registry import hf_family
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -41,52 +37,45 @@ def eos_ids(path: Path) -> tuple[int, ...] | None:
     return None if fields.values.get("eos_token_id") is None else fields.ids("eos_token_id")
 
 
-def _or_none(fields: Fields, key: str, missing: int | None) -> int | None:
-    """A count, or None where the file says null; `missing` where it says nothing."""
-    return fields.integer(key, None) if key in fields.values else missing
-
-
-def _layer_types(fields: Fields, num_layers: int) -> list[str] | None:
+def _layer_types(fields: Fields, num_layers: int, default: list[str]) -> list[str]:
     kinds = fields.values.get("layer_types")
     if kinds is None:
-        return None
+        return default
     if not isinstance(kinds, list) or len(kinds) != num_layers:
         raise fields.wrong("layer_types", f"a list of num_hidden_layers={num_layers} names")
-    if not all(kind in (_FULL, _SLIDING) for kind in kinds):
-        raise fields.wrong("layer_types", f"a list of {_FULL!r} and {_SLIDING!r}")
+    if not all(kind in (FULL, SLIDING) for kind in kinds):
+        raise fields.wrong("layer_types", f"a list of {FULL!r} and {SLIDING!r}")
     return kinds
 
 
-def _with_window(config: ModelConfig, fields: Fields, kinds: list[str] | None) -> ModelConfig:
-    """`config` with the window of its layers.
+def _with_layers(
+    config: ModelConfig, fields: Fields, family: Family, types: list[str], window: int | None
+) -> ModelConfig:
+    """`config`, whose ropes are (full,) or (full, sliding), with the kinds of its layers.
 
-    A Mistral without `layer_types` slides everywhere; with them it is transformers' Ministral. In a
-    Llama transformers forgets keys beyond the window while decoding, but masks none in a prompt.
     Raises ValueError for a window that this decoder would not obey.
     """
-    window = _or_none(fields, "sliding_window", _WINDOW.get(config.architecture))
-    kinds = kinds or [_FULL if window is None else _SLIDING]
-    if _SLIDING not in kinds:
-        return config
-    if window is None:
-        raise ValueError(f"{fields.source}: layer_types {_SLIDING!r} need a sliding_window")
-    if config.architecture == "mistral" and _FULL not in kinds:
-        return replace(config, sliding_window=window)
-    if window >= config.derived_max_len:
-        return config  # it hides nothing
-    if config.architecture == "mistral":
+    if SLIDING in types and window is None:
+        raise ValueError(f"{fields.source}: layer_types {SLIDING!r} need a sliding_window")
+    local = len(config.ropes) - 1
+    hides_nothing = window is not None and window >= config.derived_max_len
+    if SLIDING in types and not family.slides and not hides_nothing:
         raise ValueError(
-            f"{fields.source}: layer_types mix {_FULL!r} and {_SLIDING!r} (sliding_window="
-            f"{window}), which is not supported: all layers must be of one kind"
+            f"{fields.source}: sliding_window={window} is not supported with model_type "
+            f"{family.name!r}; if the model was trained without it, set it to null"
         )
-    raise ValueError(
-        f"{fields.source}: sliding_window={window} is not supported with model_type 'llama'; if "
-        "the model was trained without it, set it to null"
-    )
+    if hides_nothing and (FULL in types or not family.slides):
+        window = None
+    kinds = layer_kinds(types, window, local)
+    if len(set(kinds)) == 1 and not local:
+        return replace(config, sliding_window=kinds[0].window)
+    return replace(config, layer_kinds=kinds)
 
 
-def _head_dim(fields: Fields, hidden_size: int, num_heads: int) -> int:
+def _head_dim(fields: Fields, family: Family, hidden_size: int, num_heads: int) -> int:
     given = fields.integer("head_dim", None)
+    if "head_dim" not in fields.values:
+        given = family.defaults.get("head_dim")
     if given is None and hidden_size % num_heads:
         raise ValueError(
             f"{fields.source}: hidden_size={hidden_size} must be a multiple of "
@@ -102,47 +91,68 @@ def hf_config(raw: dict[str, Any], path: Path) -> ModelConfig:
     Raises ValueError naming the key for families, options and quantizations that are not supported
     and for values of the wrong type.
     """
+    family = hf_family(raw.get("model_type"), path)
     fields = Fields(path, raw)
-    check_keys(fields)
-    family = fields.text("model_type")
-    num_layers = fields.integer("num_hidden_layers")
-    num_heads = fields.integer("num_attention_heads")
-    vocab_size = fields.integer("vocab_size")
-    hidden_size = fields.integer("hidden_size")
-    length = fields.integer("max_position_embeddings", _LENGTH[family])
-    kinds = _layer_types(fields, num_layers)
-    rope = rope_fields(fields, frozenset(kinds or ()))
+    check_keys(fields, family)
+    defaults = family.defaults
+
+    def count(key: str) -> int:
+        return fields.integer(key, defaults[key]) if key in defaults else fields.integer(key)
+
+    def ids(key: str) -> tuple[int, ...]:
+        if key in defaults and key not in raw:
+            return (defaults[key],)
+        return fields.ids(key)
+
+    num_layers = count("num_hidden_layers")
+    num_heads = count("num_attention_heads")
+    vocab_size = count("vocab_size")
+    hidden_size = count("hidden_size")
+    length = count("max_position_embeddings")
+    window, default_types = family.layers(fields, num_layers)
+    types = _layer_types(fields, num_layers, default_types)
+    ropes = ropes_by_type(fields, types, length, family)
+    rope = ropes.get(FULL, ropes[types[0]])
+    others = () if ropes.get(SLIDING, rope) == rope else (ropes[SLIDING],)
     beside = path.parent / "generation_config.json"
     ends = eos_ids(beside)
-    kv_heads = _or_none(fields, "num_key_value_heads", _KV_HEADS.get(family))
-    bos = fields.ids("bos_token_id")
+    kv_heads = fields.integer("num_key_value_heads", None)
+    if "num_key_value_heads" not in raw:
+        kv_heads = defaults.get("num_key_value_heads")
+    bos = ids("bos_token_id")
     if len(bos) > 1:
         raise fields.wrong("bos_token_id", "a token id or null")
     bos = known_ids(path, "bos_token_id", bos, vocab_size)
-    activation = fields.text("hidden_act", "silu")
-    config = ModelConfig(
-        architecture=family,
+    activation = fields.text(*family.activation)
+    bias = fields.flag("attention_bias", False)
+    common = ModelConfig(
+        architecture=family.name,
         vocab_size=vocab_size,
         hidden_size=hidden_size,
-        intermediate_size=fields.integer("intermediate_size"),
+        intermediate_size=count("intermediate_size"),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=kv_heads or num_heads,
-        head_dim=_head_dim(fields, hidden_size, num_heads),
+        head_dim=_head_dim(fields, family, hidden_size, num_heads),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6, zero=True),
-        rope_theta=rope.number("rope_theta", fields.number("rope_theta", 10000.0)),
-        rope_scaling=rope_scaling(rope, length),
+        rope_theta=rope.rope_theta,
+        rope_scaling=rope.rope_scaling,
+        other_ropes=others,
         max_position_embeddings=length,
-        tie_word_embeddings=fields.flag("tie_word_embeddings", False),
-        attention_bias=fields.flag("attention_bias", False),
+        tie_word_embeddings=fields.flag(
+            "tie_word_embeddings", defaults.get("tie_word_embeddings", False)
+        ),
+        qkv_bias=bias,
+        o_bias=bias,
         mlp_bias=fields.flag("mlp_bias", False),
         hidden_act={"swish": "silu"}.get(activation, activation),
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=known_ids(
             path if ends is None else beside,
             "eos_token_id",
-            fields.ids("eos_token_id") if ends is None else ends,
+            ids("eos_token_id") if ends is None else ends,
             vocab_size,
         ),
     )
-    return _with_window(config, fields, kinds)
+    config = replace(common, **family.always, **family.from_hf(fields))
+    return _with_layers(config, fields, family, types, window)

@@ -5,21 +5,11 @@ from __future__ import annotations
 import logging
 
 from convert.fields import Fields, require_neutral
+from paxkv.models.families.family import Family
 
 logger = logging.getLogger(__name__)
 
-FAMILIES = ("llama", "mistral")
-ARCHITECTURES = frozenset(
-    {
-        "LlamaForCausalLM",
-        "LLaMAForCausalLM",
-        "LlamaModel",
-        "MistralForCausalLM",
-        "MistralModel",
-        "MinistralForCausalLM",
-    }
-)
-
+# In all families; some obey more.
 OBEYED = frozenset(
     {
         "architectures",
@@ -143,40 +133,42 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "use_qk_norm": _NO,
     "use_sliding_window": (None, True),
 }
-# What transformers' MistralConfig does not have, and vLLM obeys all the same.
-_NOT_IN_MISTRAL: dict[str, tuple[object, ...]] = {"attention_bias": _NO, "mlp_bias": _NO}
 
 
-def check_keys(fields: Fields) -> None:
+def obeyed_keys(family: Family) -> frozenset[str]:
+    """The keys of a config.json that say something in `family`."""
+    return (OBEYED - {"hidden_act"}) | {family.activation[0]} | family.obeyed
+
+
+def neutral_values(family: Family) -> dict[str, tuple[object, ...]]:
+    """The values of keys that say something in other families, and must say nothing here."""
+    return {key: values for key, values in NEUTRAL.items() if key not in obeyed_keys(family)}
+
+
+def check_keys(fields: Fields, family: Family) -> None:
     """Refuse what would change the computation and is not obeyed.
 
     A key that no list has is said in the log: transformers ignores it too.
     Raises ValueError naming the key and its value.
     """
-    family = fields.values.get("model_type")
-    if family not in FAMILIES:
-        raise ValueError(
-            f"{fields.source}: model_type {family!r} is not supported; "
-            f"supported: {', '.join(FAMILIES)}"
-        )
-    _check_architecture(fields)
+    _check_architecture(fields, family)
     quantization = fields.section("quantization_config")
     if quantization:
         method = quantization.get("quant_method")
         raise ValueError(
             f"{fields.source}: quantization_config: quantization {method!r} is not supported"
         )
-    require_neutral(fields, NEUTRAL, "is not supported")
-    if family == "mistral":
-        require_neutral(fields, _NOT_IN_MISTRAL, "is no key of transformers' MistralConfig")
-    unknown = sorted(fields.values.keys() - OBEYED - IRRELEVANT - NEUTRAL.keys())
+    require_neutral(fields, neutral_values(family), "is not supported")
+    transformers_config = family.architectures[0].replace("ForCausalLM", "Config")
+    require_neutral(fields, family.absent, f"is no key of transformers' {transformers_config}")
+    unknown = sorted(fields.values.keys() - obeyed_keys(family) - IRRELEVANT - NEUTRAL.keys())
     if unknown:
         logger.warning("%s: unknown keys are ignored: %s", fields.source, ", ".join(unknown))
 
 
-def _check_architecture(fields: Fields) -> None:
+def _check_architecture(fields: Fields, family: Family) -> None:
     value = fields.values.get("architectures")
     if not value:
         return
-    if not isinstance(value, list) or ARCHITECTURES.isdisjoint(map(str, value)):
-        raise fields.wrong("architectures", f"one of {', '.join(sorted(ARCHITECTURES))}")
+    if not isinstance(value, list) or set(family.architectures).isdisjoint(map(str, value)):
+        raise fields.wrong("architectures", f"one of {', '.join(family.architectures)}")

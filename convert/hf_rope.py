@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from convert.fields import Fields, require_neutral
-from paxkv.models.config import RopeScaling
+from paxkv.models.config import RopeParameters, RopeScaling
+from paxkv.models.families.family import SLIDING, Family
 
 _LENGTH_TYPES = ("yarn", "llama3")
 _NUMBERS = (
@@ -44,21 +47,44 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 
 
-def rope_fields(fields: Fields, layer_types: frozenset[str]) -> Fields:
-    """`rope_scaling`, else transformers 5's `rope_parameters`, which may be nested by layer type.
+def ropes_by_type(
+    fields: Fields, layer_types: Sequence[str], length: int, family: Family
+) -> dict[str, RopeParameters]:
+    """The rotary embedding of each type of layer.
 
-    layer_types: the kinds of layers that the configuration names. Raises ValueError if they do not
-    share one embedding.
+    From `rope_scaling` and `rope_theta`, or transformers 5's `rope_parameters`, which may be nested
+    by type of layer. A family whose sliding layers have an embedding of their own says its base in
+    `rope_local_base_freq` where nothing is nested. length: `max_position_embeddings`.
     """
     key = "rope_scaling" if fields.section("rope_scaling") else "rope_parameters"
     raw = fields.section(key)
-    if layer_types & raw.keys():
-        by_type = [raw.get(kind) for kind in sorted(layer_types)]
-        if any(value != by_type[0] for value in by_type):
-            raise ValueError(f"{fields.source}: {key} differ between layers, which is unsupported")
-        key, raw = f"{key}.{min(layer_types)}", by_type[0]  # type: ignore[assignment]
-        if not isinstance(raw, dict):
-            raise ValueError(f"{fields.source}: {key}={raw!r} must be an object")
+    types = sorted(set(layer_types))
+    local = family.defaults.get("rope_local_base_freq")
+    theta = fields.number("rope_theta", family.defaults.get("rope_theta", 10000.0))
+    thetas = dict.fromkeys(types, theta)
+    if local is not None:
+        thetas[SLIDING] = fields.number("rope_local_base_freq", local)
+    if raw.keys() & set(types):
+        nested = Fields(fields.source, raw, f"{key}.")
+        sections = {kind: (f"{key}.{kind}", nested.section(kind)) for kind in types}
+    else:
+        sections = dict.fromkeys(types, (key, raw))
+        if local is not None:
+            sections[SLIDING] = (key, {})
+    found = {}
+    for kind in types:
+        name, values = sections[kind]
+        rope = _checked(fields, name, values)
+        scaling = rope_scaling(rope, length)
+        if scaling is not None and family.scaled_length:
+            trained = scaling.original_max_position_embeddings or round(length / scaling.factor)
+            scaling = replace(scaling, original_max_position_embeddings=trained)
+        found[kind] = RopeParameters(rope.number("rope_theta", thetas[kind]), scaling)
+    return found
+
+
+def _checked(fields: Fields, key: str, raw: dict[str, Any]) -> Fields:
+    """A section whose keys are all known and supported."""
     unknown = sorted(raw.keys() - OBEYED - IRRELEVANT - NEUTRAL.keys())
     if unknown:
         raise ValueError(

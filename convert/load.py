@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from convert.checkpoint import Checkpoint
-from paxkv.models.weights import ArraySpec, describe, set_leaf, walk
+from paxkv.models.weights import describe, set_leaf, walk
 
 _ALIGNMENT = 64
 
@@ -47,15 +47,6 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return buffer[start : start + count].view(dtype).reshape(shape)
 
 
-def _assemble(checkpoint: Checkpoint, spec: ArraySpec, dtype: np.dtype) -> np.ndarray:
-    array = _aligned(spec.shape, dtype)
-    row = 0
-    for name, rows in zip(spec.sources, spec.source_rows, strict=True):
-        checkpoint.read(name, array[row : row + rows])
-        row += rows
-    return array
-
-
 def load_params(
     checkpoint: Checkpoint,
     dtype: Any = "float32",
@@ -84,8 +75,10 @@ def load_params(
     total = sum(math.prod(spec.shape) for _, spec in leaves) * kind.itemsize
     done = 0
     for path, spec in leaves:
-        host = _assemble(checkpoint, spec, kind)
-        array = put(host[:vocab_size] if spec.axes[0] == "vocab" else host)
+        host = _aligned(spec.shape, kind)
+        spec.fill(host, checkpoint.read)
+        host = host[:vocab_size] if spec.axes[0] == "vocab" else host
+        array = put(host) if spec.bits is None else spec.quantize(host)
         if hasattr(array, "block_until_ready"):
             array.block_until_ready()
         set_leaf(tree, path, array)

@@ -36,7 +36,12 @@ MAY_IMPORT = {
     "kernels": {"kernels"},
 }
 # Checkpoints describe themselves in the model's terms and build the tokenizer stored with them.
-DESCRIPTIONS = ("paxkv.models.config", "paxkv.models.weights", "paxkv.text.tokenizer")
+DESCRIPTIONS = (
+    "paxkv.models.config",
+    "paxkv.models.families",
+    "paxkv.models.weights",
+    "paxkv.text.tokenizer",
+)
 NOT_SHIPPED = ("benchmarks", "tests")
 THIRD_PARTY = {"memory": {"numpy"}, "kernels": {"jax", "numpy"}}
 # Where it is there.

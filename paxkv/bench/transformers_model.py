@@ -38,9 +38,14 @@ def transformers_config(config: ModelConfig) -> Any:
     """The `LlamaConfig` (or `MistralConfig`, for a sliding window) that says what `config` says.
 
     Raises:
-        ValueError: a rope scaling transformers has no name for.
+        ValueError: another family, or a rope scaling transformers has no name for.
     """
     from transformers import LlamaConfig, MistralConfig
+
+    if config.architecture not in ("llama", "mistral"):
+        raise ValueError(
+            f"comparing with transformers is for llama and mistral, not {config.architecture}"
+        )
 
     rope: dict[str, Any] = {"rope_type": "default"}
     if config.rope_scaling is not None:
@@ -66,7 +71,7 @@ def transformers_config(config: ModelConfig) -> Any:
     }
     if config.sliding_window is not None:
         return MistralConfig(**fields, sliding_window=config.sliding_window)
-    return LlamaConfig(**fields, attention_bias=config.attention_bias, mlp_bias=config.mlp_bias)
+    return LlamaConfig(**fields, attention_bias=config.qkv_bias, mlp_bias=config.mlp_bias)
 
 
 def build_transformers_model(checkpoint: Checkpoint, attention: str = "sdpa") -> Any:

@@ -35,8 +35,7 @@ from paxkv.engine.runner.runner import Runner
 from paxkv.engine.scheduler.queues import Preemption
 from paxkv.memory import BlockManager, ContiguousManager
 from paxkv.models.config import ModelConfig
-from paxkv.models.decoder import Rope
-from paxkv.models.rope import rope_parameters
+from paxkv.models.rope import rope_tables
 from paxkv.models.weight_store import Weights
 from paxkv.models.weights import Tree, abstract_params
 
@@ -92,7 +91,6 @@ def build_engine(
     _require_step_memory(config, model, dtype)
     kernels = Kernels.choose(model, config, dtype, page_dtype)
     layout = PageLayout.of(model, config.block_size, page_dtype, kernels.transposed_keys)
-    inv_freq, factor = rope_parameters(model, config.max_model_len)
     choose = Buckets.single if config.deterministic else Buckets.choose
     buckets = choose(config.max_num_seqs, config.max_num_batched_tokens)
     num_host_blocks = host_blocks(layout, config)
@@ -101,7 +99,7 @@ def build_engine(
         weights.shapes,
         model,
         config,
-        rope=Rope(tuple(inv_freq.tolist()), factor),
+        ropes=rope_tables(model, config.max_model_len),
         layout=layout,
         buckets=buckets,
         kernels=kernels,

@@ -1,11 +1,11 @@
-"""Hyper-parameters of one decoder of the Llama family."""
+"""Hyper-parameters of one decoder, layer by layer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 ROPE_TYPES = ("linear", "dynamic", "yarn", "llama3", "per_frequency")
-ACTIVATIONS = ("silu",)
+ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,61 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
+class RopeParameters:
+    """One rotary embedding: base and scaling."""
+
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rope_theta > 1:
+            raise ValueError(f"rope_theta={self.rope_theta!r} must be above 1")
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """What a layer computes where layers of one model differ; the decoder traces each kind once.
+
+    Attributes:
+        window: a token sees at most this many positions, its own included; None for all.
+        rope: index into `ModelConfig.ropes`.
+        num_experts: 0 for a dense MLP.
+    """
+
+    window: int | None = None
+    rope: int = 0
+    num_experts: int = 0
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"sliding_window={self.window!r} must be at least 1 or None")
+        if self.num_experts:
+            raise ValueError(
+                f"num_experts={self.num_experts!r}: mixtures of experts are not supported yet, "
+                "only dense MLPs (0)"
+            )
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Everything the decoder needs to know about a model, with Hugging Face's names.
 
-    Sizes are element counts, `max_position_embeddings` and `sliding_window` are tokens.
-    `eos_token_ids` is every id that ends a sequence (generation_config, config and tokenizer).
+    Sizes are element counts, `max_position_embeddings` and windows are tokens.
+
+    Attributes:
+        architecture: name of the family, see `paxkv.models.families`.
+        rope_theta, rope_scaling: the rotary embedding of index 0.
+        other_ropes: those of index 1 and on.
+        sliding_window: of all layers, where they are all of one kind.
+        layer_kinds: the kind of each layer, where they differ; `layers` is what to read.
+        qk_norm: whether queries and keys are normalized, head by head, before they are rotated.
+        post_norms: whether the outputs of attention and MLP are normalized too ("sandwich" norms).
+        norm_unit_offset: whether norms multiply by 1 + weight, in float32.
+        embedding_scale: factor on the embeddings, rounded to their type.
+        attention_scale: factor on the scores; None for head_dim ** -0.5.
+        attn_logit_softcapping: scores become `cap * tanh(score / cap)`.
+        final_logit_softcapping: the same for logits.
+        eos_token_ids: every id that ends a sequence (generation_config, config and tokenizer).
     """
 
     architecture: str
@@ -81,9 +131,19 @@ class ModelConfig:
     max_position_embeddings: int = 2048
     tie_word_embeddings: bool = False
     sliding_window: int | None = None
-    attention_bias: bool = False
+    layer_kinds: tuple[LayerKind, ...] = ()
+    other_ropes: tuple[RopeParameters, ...] = ()
+    qkv_bias: bool = False
+    o_bias: bool = False
     mlp_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    norm_unit_offset: bool = False
     hidden_act: str = "silu"
+    embedding_scale: float = 1.0
+    attention_scale: float | None = None
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -107,22 +167,60 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} must be even (rotary pairs)")
-        if not self.rope_theta > 1:
-            raise ValueError(f"rope_theta={self.rope_theta!r} must be above 1")
         if self.hidden_act not in ACTIVATIONS:
             raise ValueError(
                 f"hidden_act={self.hidden_act!r} is not supported; "
                 f"allowed: {', '.join(ACTIVATIONS)}"
             )
-        if self.sliding_window is not None and self.sliding_window < 1:
-            raise ValueError(f"sliding_window={self.sliding_window!r} must be at least 1 or None")
-        scaling = self.rope_scaling
-        factors = None if scaling is None else scaling.freq_factors
-        if factors is not None and len(factors) != self.head_dim // 2:
-            raise ValueError(
-                f"rope_scaling: {len(factors)} freq_factors, but head_dim "
-                f"{self.head_dim} needs {self.head_dim // 2}"
-            )
+        for field in (
+            "embedding_scale",
+            "attention_scale",
+            "attn_logit_softcapping",
+            "final_logit_softcapping",
+        ):
+            value = getattr(self, field)
+            if value is not None and not value > 0:
+                raise ValueError(f"{field}={value!r} must be above 0")
+        self._check_layers()
+        self._check_ropes()
+
+    def _check_layers(self) -> None:
+        if self.layer_kinds and self.sliding_window is not None:
+            raise ValueError("sliding_window and layer_kinds: the kinds have windows of their own")
+        if len(self.layers) != self.num_layers:
+            raise ValueError(f"{len(self.layers)} layer_kinds, but num_layers={self.num_layers}")
+        for kind in self.layers:
+            if not 0 <= kind.rope < len(self.ropes):
+                raise ValueError(f"{kind} must have a rope below {len(self.ropes)}")
+
+    def _check_ropes(self) -> None:
+        for rope in self.ropes:
+            factors = None if rope.rope_scaling is None else rope.rope_scaling.freq_factors
+            if factors is not None and len(factors) != self.head_dim // 2:
+                raise ValueError(
+                    f"rope_scaling: {len(factors)} freq_factors, but head_dim "
+                    f"{self.head_dim} needs {self.head_dim // 2}"
+                )
+
+    @property
+    def layers(self) -> tuple[LayerKind, ...]:
+        """The kind of each layer."""
+        return self.layer_kinds or (LayerKind(self.sliding_window),) * self.num_layers
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The different windows, in the order of the layers."""
+        return tuple(dict.fromkeys(kind.window for kind in self.layers))
+
+    @property
+    def ropes(self) -> tuple[RopeParameters, ...]:
+        """The rotary embeddings, by index."""
+        return (RopeParameters(self.rope_theta, self.rope_scaling), *self.other_ropes)
+
+    @property
+    def score_scale(self) -> float:
+        """The factor on the scores."""
+        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def q_size(self) -> int:
@@ -135,13 +233,6 @@ class ModelConfig:
         return self.num_kv_heads * self.head_dim
 
     @property
-    def original_length(self) -> int:
-        """Tokens the model was trained on, before rotary scaling."""
-        scaling = self.rope_scaling
-        original = None if scaling is None else scaling.original_max_position_embeddings
-        return original or self.max_position_embeddings
-
-    @property
     def derived_max_len(self) -> int:
         """The longest sequence (tokens) the configuration allows, as vLLM derives it.
 
@@ -152,4 +243,5 @@ class ModelConfig:
         scaling = self.rope_scaling
         if scaling is None or scaling.rope_type not in ("linear", "dynamic", "yarn"):
             return self.max_position_embeddings
-        return int(self.original_length * scaling.factor)
+        original = scaling.original_max_position_embeddings or self.max_position_embeddings
+        return int(original * scaling.factor)

@@ -36,7 +36,8 @@ SMALL = ModelConfig(
     num_heads=4,
     num_kv_heads=2,
     head_dim=8,
-    attention_bias=True,
+    qkv_bias=True,
+    o_bias=True,
 )
 BARE = Question(kv_cache_memory_bytes=22 << 30, bytes_per_token=512 << 10)
 

@@ -27,7 +27,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 # A value for each obeyed key of a config.json, and what it does there.
 OBEYED: dict[str, tuple[Any, str]] = {
     "architectures": (["LlamaForSequenceClassification"], "refused"),
-    "attention_bias": (True, "attention_bias"),
+    "attention_bias": (True, "qkv_bias"),
     "bos_token_id": (5, "bos_token_id"),
     "eos_token_id": ([7], "eos_token_ids"),
     "head_dim": (32, "head_dim"),

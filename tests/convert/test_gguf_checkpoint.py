@@ -38,7 +38,7 @@ def test_biases_are_put_in_order_too(tmp_path: Path) -> None:
     path = tiny.write_gguf(tmp_path / "m.gguf", weights)
     assert_same(read_all(path), weights)
     config = open_checkpoint(path).config
-    assert (config.attention_bias, config.mlp_bias) == (True, True)
+    assert (config.qkv_bias, config.o_bias, config.mlp_bias) == (True, True, True)
 
 
 def test_planted_wrong_head_count_of_k_is_seen(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def test_fields(tmp_path: Path) -> None:
         rope_theta=10000.0,
         max_position_embeddings=256,
         tie_word_embeddings=True,
-        attention_bias=True,
+        qkv_bias=True,
+        o_bias=True,
         bos_token_id=1,
         eos_token_ids=(2,),
     )

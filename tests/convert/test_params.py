@@ -44,7 +44,7 @@ def test_shapes_and_sources() -> None:
 
 def test_head_and_biases_only_where_the_model_has_them() -> None:
     config = dataclasses.replace(
-        CONFIG, tie_word_embeddings=True, attention_bias=True, mlp_bias=True
+        CONFIG, tie_word_embeddings=True, qkv_bias=True, o_bias=True, mlp_bias=True
     )
     tree = describe(config)
     assert "head" not in tree
@@ -58,7 +58,7 @@ def test_head_and_biases_only_where_the_model_has_them() -> None:
 
 
 def test_every_axis_is_named() -> None:
-    for path, spec in walk(describe(dataclasses.replace(CONFIG, attention_bias=True))):
+    for path, spec in walk(describe(dataclasses.replace(CONFIG, qkv_bias=True))):
         assert len(spec.axes) == len(spec.shape), path
         assert sum(spec.source_rows) == spec.shape[0], path
 

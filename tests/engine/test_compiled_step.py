@@ -13,7 +13,7 @@ from paxkv.engine.runner import programs
 from paxkv.engine.runner.model_input import shapes
 from paxkv.engine.runner.program import ONCE
 from paxkv.engine.runner.runner import Runner
-from paxkv.models import decoder
+from paxkv.models import attention
 from tests.engine.tiny import CONFIG, Tiny
 
 
@@ -30,7 +30,7 @@ def whole_step(tiny: Tiny, donate: tuple[int, ...]) -> str:
     function = partial(
         programs.forward,
         packing=runner.programs.arguments.packings[shape],
-        rope=runner.programs.arguments.static["rope"](ONCE),
+        ropes=runner.programs.arguments.static["ropes"](ONCE),
         config=CONFIG,
         kernels=runner.programs.arguments.kernels,
         all_rows=0,
@@ -55,14 +55,14 @@ def test_a_step_that_does_not_own_its_pages_is_seen_to_copy_them() -> None:
     assert page_moves(tiny.engine.runner, whole_step(tiny, donate=()))
 
 
-@pytest.mark.parametrize("few", [decoder.FEW_TOKENS, 0])
+@pytest.mark.parametrize("few", [attention.FEW_TOKENS, 0])
 def test_few_tokens_leave_the_weight_of_a_product_on_its_left(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder, "FEW_TOKENS", few)
+    monkeypatch.setattr(attention, "FEW_TOKENS", few)
     tiny = Tiny(deterministic=True)
     (shape,) = tiny.engine.runner.programs.arguments.packings
-    assert shape.num_tokens <= decoder.FEW_TOKENS or few == 0
+    assert shape.num_tokens <= attention.FEW_TOKENS or few == 0
     width = (CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim
     text = whole_step(tiny, donate=(1, 2))
     as_written = rf"f32\[{width},{shape.num_tokens}\]\S* dot\("

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from paxkv.engine.runner.packing import Packing
 from paxkv.engine.runner.program import ONCE, Variant
 from paxkv.engine.runner.sampling_input import EDITS, sample_packing
 from paxkv.models.config import ModelConfig
-from paxkv.models.decoder import Rope
+from paxkv.models.rope import Rope
 from paxkv.sampling.sampling_params import MAX_LOGIT_BIAS
 from paxkv.sampling.token_counts import empty_counts
 
@@ -30,13 +30,29 @@ COUNTED_TOKENS = 512
 PATCHED_CELLS = 1024
 
 
+class LayerGroup(NamedTuple):
+    """Consecutive layers that one program runs: the first of them, and the number of each's kind."""
+
+    start: int
+    kinds: tuple[int, ...]
+
+    @property
+    def part(self) -> slice:
+        return slice(self.start, self.start + len(self.kinds))
+
+    @property
+    def alike(self) -> tuple[int, ...]:
+        """Kinds for a program that moves pages, which all layers have alike."""
+        return (0,) * len(self.kinds)
+
+
 class Arguments:
     """Arrays as shapes, static values as they are; some depend on the variant.
 
     Attributes:
         arrays, static: by the names that `programs` declares, from a variant.
         packings, sample_packings: layout of the buffer that each step and each sample reads.
-        group: decoder layers in one program.
+        groups: decoder layers by program; groups of the same kinds share one.
         chunk_sizes: pages that one program moves to or from host memory.
         kernels: the attention kernels in the programs.
     """
@@ -47,7 +63,7 @@ class Arguments:
         model: ModelConfig,
         config: ResolvedConfig,
         *,
-        rope: Rope,
+        ropes: tuple[Rope, ...],
         layout: PageLayout,
         num_pages: int,
         buckets: Buckets,
@@ -60,10 +76,15 @@ class Arguments:
         self.sample_packings = {rows: packing(rows) for rows in buckets.sample}
         self.chunk_sizes = chunk_sizes(layout)
         self._swapping = swapping
-        self._num_layers = model.num_layers
         on_cpu = jax.default_backend() == "cpu"
         wanted = config.layers_per_program or (CPU_LAYERS if on_cpu else model.num_layers)
-        self.group = min(wanted, model.num_layers)
+        kinds = list(dict.fromkeys(model.layers))
+        numbers = tuple(kinds.index(kind) for kind in model.layers)
+        self.groups = [
+            LayerGroup(start, numbers[start : start + wanted])
+            for start in range(0, model.num_layers, wanted)
+        ]
+        first = {group.kinds: group.part for group in reversed(self.groups)}
         self._whole_alone = config.layers_per_program is None
         sizes = {"biases": MAX_LOGIT_BIAS, "words": -(-model.vocab_size // 32)}
         self._edits = {
@@ -103,7 +124,7 @@ class Arguments:
         }
         self.arrays: dict[str, Callable[[Variant], Any]] = {
             **{name: partial(_same, value) for name, value in fixed.items()},
-            "layers": lambda variant: params["layers"][: variant.layers],
+            "layers": lambda variant: params["layers"][first[variant.kinds]],
             "pages": lambda variant: pages[: variant.layers],
             "buffer": lambda variant: self._packing(variant).abstract,
             **{name: partial(edit, name) for name in EDITS},
@@ -115,9 +136,10 @@ class Arguments:
         self.static: dict[str, Callable[[Variant], Any]] = {
             "config": partial(_same, model),
             "kernels": partial(_same, kernels),
-            "rope": partial(_same, rope),
+            "ropes": partial(_same, ropes),
+            "kinds": lambda variant: tuple(kinds[number] for number in variant.kinds),
             "page_size": partial(_same, layout.block_size),
-            "window": partial(_same, model.sliding_window),
+            "softcap": partial(_same, model.final_logit_softcapping),
             "packing": self._packing,
             "all_rows": lambda variant: 0 if variant.shape.decode else all_rows,  # type: ignore[union-attr]
             "alternatives": partial(_same, max(1, config.max_logprobs)),
@@ -137,7 +159,7 @@ class Arguments:
         """
         if self._whole_alone and shape.num_tokens == 1:
             return False
-        return self.group < self._num_layers
+        return len(self.groups) > 1
 
     def neutral_edits(self, rows: int) -> dict[str, jax.Array]:
         """Neutral edits of so many rows, on the device."""
@@ -170,14 +192,9 @@ class Arguments:
         return [Variant(shape) for shape in self.packings if self.in_groups(shape)]
 
     @property
-    def _group_sizes(self) -> list[int]:
-        """Layers of equal number share a program."""
-        return sorted({self.group, self._num_layers % self.group or self.group})
-
-    @property
     def layer_groups(self) -> list[Variant]:
-        steps, sizes = self.grouped_steps, self._group_sizes
-        return [Variant(step.shape, layers) for step in steps for layers in sizes]
+        kinds = dict.fromkeys(group.kinds for group in self.groups)
+        return [Variant(step.shape, numbers) for step in self.grouped_steps for numbers in kinds]
 
     @property
     def samples(self) -> list[Variant]:
@@ -189,8 +206,8 @@ class Arguments:
 
     @property
     def chunks_of_groups(self) -> list[Variant]:
-        sizes = self._group_sizes
-        return [Variant(layers=n, rows=chunk.rows) for chunk in self.chunks for n in sizes]
+        groups = dict.fromkeys(group.alike for group in self.groups)
+        return [Variant(kinds=kinds, rows=chunk.rows) for chunk in self.chunks for kinds in groups]
 
     # Sizes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 import pallas_kernels
 from pallas_kernels import Call, choose, xla
 from paxkv.engine.config import ResolvedConfig
-from paxkv.models.config import ModelConfig
-from paxkv.models.decoder import Step
+from paxkv.models.attention import Attend, Step
+from paxkv.models.config import LayerKind, ModelConfig
 
 Array = jax.Array
 
@@ -55,10 +55,14 @@ class Kernels:
             dtype=np.dtype(dtype),
             page_dtype=np.dtype(page_dtype),
             quantized=np.dtype(page_dtype).itemsize == 1,
-            window=model.sliding_window,
+            softcap=model.attn_logit_softcapping,
         )
+        # A back end that declines a window declines the model.
+        calls = [replace(call, window=window) for window in model.windows]
         try:
-            choice = choose(config.attention_backend, call)
+            choice = choose(config.attention_backend, calls[0])
+            for other in calls[1:]:
+                choose(choice.backend, other)
         except NotImplementedError as refusal:
             raise ValueError(
                 f"attention_backend={config.attention_backend!r} cannot run this: {refusal}"
@@ -71,9 +75,9 @@ class Kernels:
         return self.backend == "xla"
 
     def work_lists(self, step: Step, num_tokens: int, page_size: int, window: int | None) -> Any:
-        """What is worked out once for all layers."""
+        """What is worked out once for all layers of a window."""
         if self.backend != "xla":
-            return ()
+            return None
         return xla.build_work_lists(
             step.block_tables,
             step.kv_lens,
@@ -94,13 +98,24 @@ class Kernels:
             return partial(xla.write_kv, transposed_keys=self.transposed_keys)
         return partial(pallas_kernels.write_kv, backend=self.backend)
 
-    def attention(self, head_dim: int, work_lists: Any) -> Callable[..., Any]:
+    def attention(
+        self, model: ModelConfig, work_lists: tuple[Any, ...]
+    ) -> Callable[[LayerKind], Attend]:
+        """What attends in layers of a kind; `work_lists` are those of `model.windows`."""
+        by_window = dict(zip(model.windows, work_lists, strict=True))
         if self.backend == "xla":
-            return partial(
+            attend: Attend = partial(
                 xla.ragged_paged_attention,
-                scale=head_dim**-0.5,
-                work_lists=work_lists,
                 transposed_keys=self.transposed_keys,
                 batch_invariant=self.batch_invariant,
             )
-        return partial(pallas_kernels.ragged_paged_attention, backend=self.backend)
+        else:
+            attend = partial(pallas_kernels.ragged_paged_attention, backend=self.backend)
+        scale, softcap = model.score_scale, model.attn_logit_softcapping
+        return lambda kind: partial(
+            attend,
+            scale=scale,
+            softcap=softcap,
+            window=kind.window,
+            work_lists=by_window[kind.window],
+        )

@@ -15,12 +15,24 @@ from paxkv.engine.runner.model_input import StepShape
 class Variant:
     """Sizes that one executable is compiled for; a program reads those it needs.
 
-    shape: of the step. layers: how many. rows: to sample, or pages of a chunk.
+    shape: of the step. kinds: of the layers, each by its number. rows: to sample, or pages of a
+    chunk.
     """
 
     shape: StepShape | None = None
-    layers: int = 0
+    kinds: tuple[int, ...] = ()
     rows: int = 0
+
+    @property
+    def layers(self) -> int:
+        """How many layers."""
+        return len(self.kinds)
+
+    @property
+    def kinds_name(self) -> str:
+        """How many layers, and their kinds if any is another than the first."""
+        kinds = f" of kinds {' '.join(map(str, self.kinds))}" if any(self.kinds) else ""
+        return f"{self.layers}{kinds}"
 
 
 ONCE = Variant()

@@ -22,17 +22,10 @@ from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.packing import Packing
 from paxkv.engine.runner.program import Program
 from paxkv.engine.runner.sampling_input import EDITS
-from paxkv.models.config import ModelConfig
-from paxkv.models.decoder import (
-    Pages,
-    Rope,
-    Rotations,
-    Step,
-    embed,
-    final_norm,
-    logits,
-    run_layers,
-)
+from paxkv.models.attention import Step
+from paxkv.models.config import LayerKind, ModelConfig
+from paxkv.models.decoder import Pages, embed, final_norm, logits, run_layers
+from paxkv.models.rope import Rope, Rotations
 from paxkv.sampling import sampler
 from paxkv.sampling.logit_edits import LogitEdits
 from paxkv.sampling.logprobs import BeamCandidates, TopLogprobs, top_logprobs
@@ -57,12 +50,15 @@ class Copies(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """Inputs of a step's layers besides weights and pages."""
+    """Inputs of a step's layers besides weights and pages.
+
+    rotations are by index of the rope, work_lists by index of the window.
+    """
 
     x: Array
-    rotations: Rotations
+    rotations: tuple[Rotations, ...]
     step: Step
-    work_lists: Any
+    work_lists: tuple[Any, ...]
     copies: Copies
     sample_rows: Array
 
@@ -88,9 +84,9 @@ def prepare(
     buffer: Array,
     *,
     packing: Packing,
-    rope: Rope,
+    ropes: tuple[Rope, ...],
     page_size: int,
-    window: int | None,
+    config: ModelConfig,
     kernels: Kernels,
 ) -> tuple[Prepared, Array]:
     """Unpack the input, patch the block tables, look up tokens; return the tables too."""
@@ -106,8 +102,10 @@ def prepare(
         kv_lens=plan["kv_lens"],
         query_start=plan["query_start"],
     )
-    x, rotations = embed(embedding, step, rope)
-    work_lists = kernels.work_lists(step, x.shape[1], page_size, window)
+    x, rotations = embed(embedding, step, ropes, config)
+    work_lists = tuple(
+        kernels.work_lists(step, x.shape[1], page_size, window) for window in config.windows
+    )
     source, target = plan["copies"]
     copies = Copies(source, target, plan["num_copies"][0])
     return Prepared(x, rotations, step, work_lists, copies, plan["sample_rows"]), tables
@@ -129,9 +127,13 @@ def layers(
     prepared: Prepared,
     *,
     config: ModelConfig,
+    kinds: tuple[LayerKind, ...],
     kernels: Kernels,
 ) -> tuple[Array, Pages]:
-    """Copy pages, then run some layers on theirs; returns the hidden states and the pages."""
+    """Copy pages, then run some layers on theirs; returns the hidden states and the pages.
+
+    kinds: of these layers; groups of the same kinds share one program.
+    """
     copies = prepared.copies
     copy = kernels.copy_pages
     copied = tuple(tuple(copy(array, *copies) for array in arrays) for arrays in pages)
@@ -142,13 +144,14 @@ def layers(
         prepared.rotations,
         prepared.step,
         config,
+        kinds,
         kernels.write_kv,
-        kernels.attention(config.head_dim, prepared.work_lists),
+        kernels.attention(config, prepared.work_lists),
     )
 
 
 LAYERS = Program(
-    "forward {v.shape.name} layers[{v.layers}]",
+    "forward {v.shape.name} layers[{v.kinds_name}]",
     layers,
     ("layers", "pages", "prepared"),
     donate=("pages",),
@@ -188,7 +191,7 @@ def forward(
     buffer: Array,
     *,
     packing: Packing,
-    rope: Rope,
+    ropes: tuple[Rope, ...],
     config: ModelConfig,
     kernels: Kernels,
     all_rows: int,
@@ -200,12 +203,14 @@ def forward(
         last_tokens,
         buffer,
         packing=packing,
-        rope=rope,
+        ropes=ropes,
         page_size=pages[0][1].shape[2],
-        window=config.sliding_window,
+        config=config,
         kernels=kernels,
     )
-    x, pages = layers(params["layers"], pages, prepared, config=config, kernels=kernels)
+    x, pages = layers(
+        params["layers"], pages, prepared, config=config, kinds=config.layers, kernels=kernels
+    )
     sampled, everything = select_rows(
         params["norm"], x, prepared.sample_rows, config=config, all_rows=all_rows
     )
@@ -234,12 +239,13 @@ def sample(
     ends: Array,
     *,
     packing: Packing,
+    softcap: float | None,
     alternatives: int,
     beam_width: int,
 ) -> tuple[SampleResult, TokenCounts, Array]:
     """Sample one token per row; update `counts` and `last_tokens`."""
     plan = packing.unpack(buffer)
-    raw = logits(head, hidden[:, plan["hidden"]] + plan["poison"].astype(hidden.dtype))
+    raw = logits(head, hidden[:, plan["hidden"]] + plan["poison"].astype(hidden.dtype), softcap)
     arrays = plan | {"bias_ids": bias_ids, "bias_values": bias_values, "allowed": allowed}
     edits = LogitEdits(**{name: arrays[name] for name in LogitEdits._fields})
     rows = SamplingRows(**{name: plan[name] for name in SamplingRows._fields})
@@ -270,10 +276,16 @@ SAMPLE = Program(
 
 
 def score(
-    head: Array, hidden: Array, rows: Array, targets: Array, *, alternatives: int
+    head: Array,
+    hidden: Array,
+    rows: Array,
+    targets: Array,
+    *,
+    softcap: float | None,
+    alternatives: int,
 ) -> TopLogprobs:
     """Log-probabilities of `targets [SCORED_ROWS]` after hidden rows `rows`, for prompts."""
-    return top_logprobs(logits(head, hidden[:, rows]), targets, alternatives)
+    return top_logprobs(logits(head, hidden[:, rows], softcap), targets, alternatives)
 
 
 SCORE = Program("score", score, ("head", "all_hidden", "scored", "scored"), in_flight=True)

@@ -171,10 +171,9 @@ class Runner:
             self._params["embed"], self._tables, self._last_tokens, buffer
         )
         layers = self._params["layers"]
-        group = self.programs.arguments.group
-        for start in range(0, len(layers), group):
-            part = slice(start, start + group)
-            run = self.programs.get(declared.LAYERS, Variant(shape, len(layers[part])))
+        for group in self.programs.arguments.groups:
+            part = group.part
+            run = self.programs.get(declared.LAYERS, Variant(shape, group.kinds))
             x, pages = run(layers[part], tuple(self._pages[part]), prepared)
             self._call_inside()
             self._pages[part] = pages

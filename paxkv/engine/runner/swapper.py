@@ -65,12 +65,12 @@ class Swapper:
         content: tuple[np.ndarray, ...],
         ids: np.ndarray,
     ) -> None:
-        sent, group = jax.device_put(content), self._programs.arguments.group
-        for first in range(0, len(pages), group):
-            part = slice(first, first + group)
-            variant = Variant(layers=len(pages[part]), rows=len(ids))
+        sent = jax.device_put(content)
+        for group in self._programs.arguments.groups:
+            part = group.part
+            variant = Variant(kinds=group.alike, rows=len(ids))
             scatter = self._programs.get(declared.SWAP_IN, variant)
-            pages[part] = scatter(tuple(pages[part]), sent, ids, np.int32(first))
+            pages[part] = scatter(tuple(pages[part]), sent, ids, np.int32(group.start))
 
     def land(self, count: int) -> np.ndarray:
         """Wait for the `count` oldest chunks; returns the host pages that hold them now."""
