@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tiny_models as tiny
 
-import convert.gguf_checkpoint
 from convert import load_params, open_checkpoint
 from paxkv.models.config import RopeScaling
 
@@ -48,12 +47,9 @@ def test_planted_wrong_head_count_of_k_is_seen(tmp_path: Path) -> None:
         assert_same(read_all(path), weights)
 
 
-def test_unpermuted_architectures_are_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(convert.gguf_checkpoint._PERMUTED, "plain", False)
+def test_unpermuted_architectures_are_left_alone(tmp_path: Path) -> None:
     weights = tiny.tensors()
-    path = tiny.write_gguf(tmp_path / "m.gguf", weights, architecture="plain")
+    path = tiny.write_gguf(tmp_path / "m.gguf", weights, architecture="qwen2")
     name = "model.layers.0.self_attn.k_proj.weight"
     stored = tiny.llama_cpp_order(weights[name], tiny.KV_HEADS)
     np.testing.assert_array_equal(open_checkpoint(path).tensor(name), stored)
