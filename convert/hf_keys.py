@@ -6,6 +6,7 @@ import logging
 
 from convert.fields import Fields, require_neutral
 from paxkv.models.families.family import Family
+from paxkv.models.families.registry import FAMILIES
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ IRRELEVANT = frozenset(
         "_attn_implementation_autoset",
         "_commit_hash",
         "_name_or_path",
+        "_sliding_window_pattern",
         "attn_implementation",
         "auto_map",
         "experts_implementation",
@@ -151,7 +153,7 @@ def check_keys(fields: Fields, family: Family) -> None:
     A key that no list has is said in the log: transformers ignores it too.
     Raises ValueError naming the key and its value.
     """
-    _check_architecture(fields, family)
+    _check_architecture(fields)
     quantization = fields.section("quantization_config")
     if quantization:
         method = quantization.get("quant_method")
@@ -166,9 +168,11 @@ def check_keys(fields: Fields, family: Family) -> None:
         logger.warning("%s: unknown keys are ignored: %s", fields.source, ", ".join(unknown))
 
 
-def _check_architecture(fields: Fields, family: Family) -> None:
+def _check_architecture(fields: Fields) -> None:
+    """Refuse heads that generate no text; the family is that of `model_type`."""
     value = fields.values.get("architectures")
     if not value:
         return
-    if not isinstance(value, list) or set(family.architectures).isdisjoint(map(str, value)):
-        raise fields.wrong("architectures", f"one of {', '.join(family.architectures)}")
+    known = [name for family in FAMILIES for name in family.architectures]
+    if not isinstance(value, list) or set(known).isdisjoint(map(str, value)):
+        raise fields.wrong("architectures", f"one of {', '.join(known)}")

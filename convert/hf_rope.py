@@ -64,7 +64,8 @@ def ropes_by_type(
     thetas = dict.fromkeys(types, theta)
     if local is not None:
         thetas[SLIDING] = fields.number("rope_local_base_freq", local)
-    if raw.keys() & set(types):
+    may_nest = local is not None or fields.values.get("layer_types") is not None
+    if may_nest and raw.keys() & set(types):
         nested = Fields(fields.source, raw, f"{key}.")
         sections = {kind: (f"{key}.{kind}", nested.section(kind)) for kind in types}
     else:

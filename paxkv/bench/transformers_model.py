@@ -42,9 +42,10 @@ def transformers_config(config: ModelConfig) -> Any:
     """
     from transformers import LlamaConfig, MistralConfig
 
-    if config.architecture not in ("llama", "mistral"):
+    if config.architecture not in ("llama", "mistral") or config.layer_kinds:
         raise ValueError(
-            f"comparing with transformers is for llama and mistral, not {config.architecture}"
+            "comparing with transformers is for llama, and mistral with layers of one kind; this "
+            f"is {config.architecture} with {len(set(config.layers))} kinds"
         )
 
     rope: dict[str, Any] = {"rope_type": "default"}

