@@ -53,7 +53,7 @@ def write(path: Path, name: str, **changes: Any) -> Path:
         writer.add_sliding_window(7)
     if name == "gemma2":
         writer.add_attn_logit_softcapping(1.5)
-        writer.add_final_logit_softcapping(8.0)
+        writer.add_final_logit_softcapping(20.0)
     if name == "gemma3":
         writer.add_uint32("gemma3.attention.sliding_window_pattern", 3)
         writer.add_float32("gemma3.rope.freq_base_swa", 100.0)

@@ -49,7 +49,7 @@ MODELS: dict[str, dict[str, Any]] = {
     | {
         "model_type": "gemma2",
         "attn_logit_softcapping": 1.5,
-        "final_logit_softcapping": 8.0,
+        "final_logit_softcapping": 20.0,
     },
     "gemma3": GEMMA
     | {
