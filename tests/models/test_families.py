@@ -11,6 +11,8 @@ import pytest
 
 from convert import load_params, open_checkpoint
 from convert.hf_config import hf_config
+from paxkv.engine.runner.program import Variant
+from paxkv.engine.runner.programs import LAYERS
 from paxkv.models.config import LayerKind, ModelConfig, RopeParameters
 from paxkv.models.families import registry
 from tests.engine import dense_reference
@@ -107,9 +109,12 @@ def test_groups_of_equal_kinds_share_a_program(loaded: Any) -> None:
     config, params = loaded("gemma3")
     engine = Tiny(config, params, layers_per_program=1, deterministic=True)
     programs = engine.engine.runner.programs
-    (shape,) = programs.packings
-    assert len(programs.groups) == 4
-    local, again, everywhere, last = (programs.layers(shape, group) for group in programs.groups)
+    groups = programs.arguments.groups
+    (shape,) = programs.arguments.packings
+    assert [group.kinds for group in groups] == [(0,), (0,), (1,), (0,)]
+    local, again, everywhere, last = (
+        programs.get(LAYERS, Variant(shape, group.kinds)) for group in groups
+    )
     assert local is again is last
     assert local is not everywhere
 

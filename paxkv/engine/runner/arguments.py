@@ -31,7 +31,7 @@ PATCHED_CELLS = 1024
 
 
 class LayerGroup(NamedTuple):
-    """Consecutive layers that one program runs: the first of them, and the number of each's kind."""
+    """Consecutive layers that one program runs: the first, and the number of each one's kind."""
 
     start: int
     kinds: tuple[int, ...]
