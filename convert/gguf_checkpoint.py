@@ -31,7 +31,7 @@ _STORED_AS = {
 def rotary_order(num_heads: int, rows: int) -> np.ndarray:
     """For each stored row of a q or k tensor, the row Hugging Face keeps it in.
 
-    llama.cpp rotates neighbouring rows of a head, (0, 1), (2, 3), …; Hugging Face rotates halves,
+    llama.cpp rotates neighboring rows of a head, (0, 1), (2, 3), …; Hugging Face rotates halves,
     (0, d/2), (1, d/2 + 1), …; `num_heads` is the tensor's own head count (KV heads for k).
     """
     return np.arange(rows).reshape(num_heads, 2, rows // num_heads // 2).swapaxes(1, 2).reshape(-1)

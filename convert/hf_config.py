@@ -87,7 +87,7 @@ def _head_dim(fields: Fields, family: Family, hidden_size: int, num_heads: int) 
 def hf_config(raw: dict[str, Any], path: Path) -> ModelConfig:
     """Configuration from config.json's content and a generation_config.json beside it.
 
-    raw: the parsed config.json. path: its file, for messages and for its neighbours.
+    raw: the parsed config.json. path: its file, for messages and for the files beside it.
     Raises ValueError naming the key for families, options and quantizations that are not supported
     and for values of the wrong type.
     """

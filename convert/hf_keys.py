@@ -93,7 +93,7 @@ IRRELEVANT = frozenset(
 _NO: tuple[object, ...] = (None, False, 0)
 _ONE: tuple[object, ...] = (None, 1)
 _ABSENT: tuple[object, ...] = (None, [], {})
-# Keys of transformers, of vLLM's reading of a Llama, and of neighbouring families.
+# Keys of transformers, of vLLM's reading of a Llama, and of related families.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "alibi": _NO,
     "attention_chunk_size": _ABSENT,

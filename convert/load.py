@@ -40,7 +40,7 @@ def check(checkpoint: Checkpoint) -> None:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array that XLA's CPU backend can adopt without a copy."""
+    """An uninitialized array that XLA's CPU backend can adopt without a copy."""
     count = math.prod(shape) * dtype.itemsize
     buffer = np.empty(count + _ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % _ALIGNMENT

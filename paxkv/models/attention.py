@@ -19,8 +19,8 @@ Array = jax.Array
 WriteKV = Callable[..., tuple[Array, ...]]
 Attend = Callable[..., Any]
 
-# Up to as many, XLA must not turn a product whose result is transposed around: it would pack the
-# weight instead, which pays with more of them.
+# Up to this many tokens XLA must not rewrite a transposed matmul by swapping its operands: it would
+# pack the weight instead, which pays off only with more tokens.
 FEW_TOKENS = 64
 
 

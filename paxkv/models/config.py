@@ -73,7 +73,7 @@ class RopeParameters:
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What a layer computes where layers of one model differ; the decoder traces each kind once.
+    """Options in which layers of one model differ; the decoder traces each kind once.
 
     Attributes:
         window: a token sees at most this many positions, its own included; None for all.
@@ -97,7 +97,7 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything the decoder needs to know about a model, with Hugging Face's names.
+    """Configuration of a decoder, under Hugging Face's names.
 
     Sizes are element counts, `max_position_embeddings` and windows are tokens.
 

@@ -98,6 +98,6 @@ def final_norm(x: Array, norm: Array, config: ModelConfig) -> Array:
 def logits(head: Array, hidden: Array, softcap: float | None = None) -> Array:
     """Scores over the vocabulary, float32 `[columns, vocab_size]`, of normalized hidden states."""
     scores = product(head, hidden, jnp.float32)
-    # Rows are few, and the vocabulary is wide: XLA must not turn this product around either.
+    # Rows are few and the vocabulary is wide: XLA must not swap the operands here either.
     scores = lax.optimization_barrier(scores).T
     return scores if softcap is None else softcap * jnp.tanh(scores / softcap)

@@ -13,7 +13,7 @@ from paxkv.models.weights import Tree
 
 
 class Weights:
-    """shapes: the tree of parameters as `jax.ShapeDtypeStruct`, known at once."""
+    """Weights, maybe still loading. shapes: their tree of `jax.ShapeDtypeStruct`, known now."""
 
     def __init__(self, shapes: Tree, arrays: Future[Tree]) -> None:
         self.shapes = shapes
@@ -21,7 +21,7 @@ class Weights:
 
     @classmethod
     def of(cls, params: Tree) -> Weights:
-        """Those that are there already."""
+        """Weights that are loaded already."""
         arrays: Future[Tree] = Future()
         arrays.set_result(params)
         return cls(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params), arrays)
@@ -31,7 +31,7 @@ class Weights:
     def reading(
         cls, shapes: Tree, load: Callable[..., Tree], progress: Callable[[int, int], None]
     ) -> Iterator[Weights]:
-        """Those that `load(progress=…)` reads in a thread, which ends when the context is left.
+        """Weights that `load(progress=…)` reads in a thread, which ends with the context.
 
         progress: called by that thread with (bytes done, bytes in all).
         """
@@ -40,7 +40,7 @@ class Weights:
 
         def note(done: int, total: int) -> None:
             if left.is_set():
-                raise InterruptedError("nobody waits for these weights any more")
+                raise InterruptedError("these weights are no longer needed")
             progress(done, total)
 
         def read() -> Tree:
@@ -54,10 +54,10 @@ class Weights:
                 left.set()
 
     def arrays(self) -> Tree:
-        """The parameters; waits for them, and raises what reading them raised."""
+        """Wait for the weights and return them; raises what loading raised."""
         return self._arrays.result()
 
     def check(self) -> None:
-        """Raises what reading them has raised so far."""
+        """Raise what loading has raised so far."""
         if self._arrays.done():
             self._arrays.result()

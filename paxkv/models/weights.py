@@ -1,4 +1,4 @@
-"""One description per parameter array: loading, checking, initialising and sharding follow it."""
+"""One description per parameter array: loading, checking, initialization and sharding follow it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Families of models: what a checkpoint of each says, and how its tensors are called."""
+"""Model families: fields of their checkpoints and names of their tensors."""

@@ -1,4 +1,4 @@
-"""What one family of models has of its own."""
+"""Family: the data that distinguishes one model family."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Family:
         from_hf: further fields of `ModelConfig` from a config.json.
         scaled_length: whether `max_position_embeddings` counts what rope scaling adds.
         gguf: llama.cpp's name; None if its files are not read.
-        gguf_pairs: whether llama.cpp rotates neighbouring rows of queries and keys, not halves.
+        gguf_pairs: whether llama.cpp rotates neighboring rows of queries and keys, not halves.
         gguf_obeyed: keys of the metadata beside those obeyed in all families.
         from_gguf: further fields of `ModelConfig` from the metadata.
     """

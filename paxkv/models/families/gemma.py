@@ -38,7 +38,7 @@ _PERIOD = 6
 
 
 def every(period: int, num_layers: int) -> list[str]:
-    """The last of every `period` layers sees everything."""
+    """Layer types in which the last of every `period` layers has full attention."""
     return [SLIDING if (index + 1) % period else FULL for index in range(num_layers)]
 
 

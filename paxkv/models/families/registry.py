@@ -1,4 +1,4 @@
-"""Every family, by the names that checkpoints give it."""
+"""Registry of families, by the names in checkpoints."""
 
 from __future__ import annotations
 
