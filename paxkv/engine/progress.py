@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -56,10 +54,5 @@ class RequestBar:
     def __enter__(self) -> RequestBar:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, *error: object) -> None:
         self._bar.close()
