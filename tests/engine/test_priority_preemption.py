@@ -229,6 +229,28 @@ def test_beams_make_way_together() -> None:
     assert_idle(engine)
 
 
+def test_beams_come_back_together() -> None:
+    """Kind: part of a search is back and waits for a slot, another waits for more slots than the
+    rest leaves: neither went on, and the search was cut as if memory were out."""
+    engine = beam_engine(priority_preemption=True)
+    slots = engine.engine.config.max_num_seqs
+    params = beams(slots, 12, ignore_eos=True)
+    (alone,) = engine.generate([ids(9)], params)
+    search = engine.add(ids(9), params)
+    while engine.engine.stats().running < slots:
+        engine.engine.step()
+    urgent = engine.add(ids(5), greedy(8, priority=1))
+    while urgent.first_scheduled is None:
+        engine.engine.step()
+    pair = engine.add(ids(6), greedy(4, n=2, priority=2))
+    engine.run()
+    assert search.num_preemptions == 1
+    assert pair.first_scheduled is not None
+    found = search.output().outputs
+    assert [beam.token_ids for beam in found] == [beam.token_ids for beam in alone.outputs]
+    assert_idle(engine)
+
+
 def test_reservations_that_are_kept_to_the_end_contradict_it() -> None:
     with pytest.raises(ValueError, match="priority_preemption=True needs allocation='paged'"):
         EngineConfig(priority_preemption=True, allocation="contiguous").resolve(CONFIG)

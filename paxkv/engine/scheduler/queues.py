@@ -37,6 +37,21 @@ class Queues:
         """Waiting sequences whose pages are in host memory."""
         return [sequence for sequence in self.waiting if sequence.swapped is not None]
 
+    @property
+    def coming_back(self) -> list[Sequence]:
+        """Those without rows of groups that have begun to come back, in their order.
+
+        They go before everybody else: a group goes on only together, so that whoever got between
+        could have to wait for it while it waits for them.
+        """
+        return [
+            member
+            for sequence in self.running
+            if sequence.request.is_beam_group and sequence is sequence.request.sequences[0]
+            for member in sequence.request.sequences
+            if member.row is None
+        ]
+
     def wait(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=rank)
 

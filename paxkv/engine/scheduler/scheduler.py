@@ -160,9 +160,9 @@ class Scheduler:
             if found := displaced_by(sequence, 0, pages - free, self.running, self._memory):
                 return found
             free -= pages
-        if head is None or self._delay.holds_back(self.waiting):
+        if head is None or self.queues.coming_back or self._delay.holds_back(self.waiting):
             return []
-        slots = self._reserved + self._slots_of(head) - self._config.max_num_seqs
+        slots = self._reserved + self._slots_to_start(head) - self._config.max_num_seqs
         pages = self._leaves_free(head) + self.queues.pages_wanted(head)
         return displaced_by(head, slots, pages - free, self.running, self._memory)
 
@@ -228,14 +228,16 @@ class Scheduler:
             self._advance(sequence, count, plan)
 
     def _admit(self, plan: SchedulerOutput, budget: PromptBudget) -> None:
-        if not self.waiting or (self.running and self._delay.holds_back(self.waiting)):
+        if not self.waiting:
+            return
+        coming_back = self.queues.coming_back
+        if self.running and not coming_back and self._delay.holds_back(self.waiting):
             return
         reserved = self._reserved
         while self.waiting and not budget.spent:
-            sequence = self.waiting[0]
+            sequence = coming_back.pop(0) if coming_back else self.waiting[0]
             request = sequence.request
-            needed = self._slots_of(sequence)
-            if reserved + needed > self._config.max_num_seqs:
+            if reserved + self._slots_to_start(sequence) > self._config.max_num_seqs:
                 return
             if not self._config.enable_chunked_prefill and sequence.num_remaining > budget.left:
                 return
@@ -244,8 +246,8 @@ class Scheduler:
             if allocation is None:
                 return
             sequence.swapped = None
-            reserved += needed
-            del self.waiting[0]
+            reserved += self._slots_of(sequence)
+            self.waiting.remove(sequence)
             self.queues.run(sequence, allocation.row)
             sequence.num_computed = allocation.num_cached_tokens
             if not sequence.num_resumed:
@@ -261,6 +263,11 @@ class Scheduler:
 
     def _slots_of(self, sequence: Sequence) -> int:
         return 1 + (sequence.request.num_pending_children if sequence.index == 0 else 0)
+
+    def _slots_to_start(self, sequence: Sequence) -> int:
+        """Slots that must be free for it: of a preempted group, for all that follow its first."""
+        group = sequence.group
+        return self._slots_of(sequence) + (len(group) - 1 if sequence is group[0] else 0)
 
     @property
     def _headroom(self) -> int:
