@@ -36,6 +36,10 @@ Messages = Sequence[Mapping[str, Any]]
 class LLM:
     """Generates text from a model held in this process. Threads may share one.
 
+    Rows of the model beyond the tokenizer's vocabulary are not loaded, so they are never sampled.
+    An id within it that stands for no token (some vocabularies have gaps) can be, as in
+    transformers and vLLM; its text is empty.
+
     Args:
         model: a known name ("smollm2-135m"), a hub id, a Hugging Face directory or a .gguf file.
         tokenizer: a directory or file to take the tokenizer from instead.
