@@ -23,11 +23,12 @@ def prepare_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     for stream in (sys.stdin, sys.stdout):
         _replace_odd_characters(stream)
-    if sys.stderr is sys.__stderr__:
+    stderr = sys.__stderr__
+    if stderr is not None and stderr is sys.stderr:
         # What cannot be told must not end the work; nor is there anywhere to tell of it.
-        told = io.BufferedWriter(_Unfailing(sys.stderr.fileno(), "w", closefd=False))
+        told = io.BufferedWriter(_Unfailing(stderr.fileno(), "w", closefd=False))
         sys.stderr = io.TextIOWrapper(
-            told, sys.stderr.encoding, errors="backslashreplace", line_buffering=True
+            told, stderr.encoding, errors="backslashreplace", line_buffering=True
         )
 
 
