@@ -47,7 +47,7 @@ class SingleStream:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Figures of one engine; throughput figures are those of its median run.
+    """Measurements of one engine; its throughput is that of the median run.
 
     Attributes:
         engine: name of the engine.

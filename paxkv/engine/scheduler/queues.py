@@ -39,10 +39,10 @@ class Queues:
 
     @property
     def coming_back(self) -> list[Sequence]:
-        """Those without rows of groups that have begun to come back, in their order.
+        """Members without rows of groups that have begun to resume, in their order.
 
-        They go before everybody else: a group goes on only together, so that whoever got between
-        could have to wait for it while it waits for them.
+        They start before all others. A group advances only as a whole, so a sequence that started
+        in between might wait for it while the group waits for that sequence's slots.
         """
         return [
             member
