@@ -144,7 +144,7 @@ def table(config: ModelConfig, target: Ahead, backend: str, page_dtype: str) -> 
 
 def layout_of(config: ModelConfig, kernels: Kernels, page_dtype: str) -> PageLayout:
     pages = np.dtype(page_dtype)
-    return PageLayout.of(config, LIMITS.block_size, pages, kernels.transposed_keys)
+    return PageLayout.of(config, LIMITS.block_size, pages, kernels.page_layout)
 
 
 def read(hlo: str, config: ModelConfig, layout: PageLayout, backend: str) -> dict[str, int]:

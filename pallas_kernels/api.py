@@ -1,5 +1,5 @@
-"""The contract every back end fulfils: attention over pages, the write into them, and the merge
-of partial results.
+"""The public functions: attention over pages, the write into them, and the merge of partial
+results.
 """
 
 from __future__ import annotations
@@ -9,13 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import xla
-from pallas_kernels.dispatch import Call, choose, module_of
+from pallas_kernels.contract import AttentionInputs, AttentionOptions, Backend, call_of
+from pallas_kernels.dispatch import BACK_ENDS, choose, module_of
 
 Array = jax.Array
-
-# Those without kernels of their own for anything but attention.
-_ATTENTION_ONLY = ("xla", "mosaic")
 
 
 def ragged_paged_attention(
@@ -34,7 +31,7 @@ def ragged_paged_attention(
     v_scale: Array | None = None,
     return_lse: bool = False,
     config: Any = None,
-    work_lists: xla.WorkLists | None = None,
+    work_lists: Any = None,
     backend: str = "auto",
 ) -> Array | tuple[Array, Array]:
     """Causal attention of ragged queries over paged keys and values.
@@ -61,8 +58,8 @@ def ragged_paged_attention(
         return_lse: also return the log-sum-exp of each row's scores, float32
             `[num_tokens, num_heads]`.
         config: the back end's own `Config`, chosen from the static shapes by default.
-        work_lists: those of the XLA path, if `xla.build_work_lists` made them once for all layers;
-            other back ends need none.
+        work_lists: what the back end's `prepare` made of this step for these options; without it
+            the back end prepares by itself.
         backend: `"xla"`, `"triton"`, `"mosaic"`, or `"auto"`: the first that covers the call. On
             the CPU, `"triton"` and `"mosaic"` run in Pallas' interpreters, which are for tests.
 
@@ -74,20 +71,18 @@ def ragged_paged_attention(
         ValueError: shapes that do not fit together, or an unknown back end.
         NotImplementedError: the back end asked for by name does not cover the call; says why.
     """
-    q, k_pages, v_pages = jnp.asarray(q), jnp.asarray(k_pages), jnp.asarray(v_pages)
-    block_tables, kv_lens = jnp.asarray(block_tables), jnp.asarray(kv_lens)
-    query_start = jnp.asarray(query_start)
-    _check(q, k_pages, v_pages, block_tables, kv_lens, query_start)
-    _check_options(q, v_pages, window, softcap, sinks, k_scale, v_scale)
-    call = call_of(q, v_pages, block_tables, k_scale, window, softcap, sinks, config)
-    chosen = choose(backend, call)
-    options = _options(q, scale, softcap, sinks, k_scale, v_scale, return_lse, config)
-    options["window"] = window
-    if chosen.backend == "xla":
-        options["work_lists"] = work_lists
-    return module_of(chosen.backend).ragged_paged_attention(
-        q, k_pages, v_pages, block_tables, kv_lens, query_start, **options
+    arrays = (q, k_pages, v_pages, block_tables, kv_lens, query_start)
+    given = AttentionInputs(*arrays, k_scale, v_scale, sinks, work_lists)
+    inputs = jax.tree.map(jnp.asarray, given)
+    _check(inputs)
+    options = AttentionOptions(
+        scale=inputs.q.shape[-1] ** -0.5 if scale is None else scale,
+        window=window,
+        softcap=softcap,
+        return_lse=return_lse,
+        config=config,
     )
+    return _chosen(backend, inputs, options).attention(inputs, options)
 
 
 def cascade_attention(
@@ -119,19 +114,20 @@ def cascade_attention(
     else is in the batch; another one differs by rounding. `"xla"` and `"mosaic"` read the prefix
     for each sequence anew.
     """
-    arrays = tuple(
-        jnp.asarray(x) for x in (q, k_pages, v_pages, block_tables, kv_lens, query_start)
+    arrays = (q, k_pages, v_pages, block_tables, kv_lens, query_start)
+    inputs = jax.tree.map(jnp.asarray, AttentionInputs(*arrays, k_scale, v_scale, sinks))
+    _check(inputs)
+    options = AttentionOptions(
+        scale=inputs.q.shape[-1] ** -0.5 if scale is None else scale,
+        softcap=softcap,
+        return_lse=return_lse,
+        config=config,
     )
-    _check(*arrays)
-    q, _, v_pages, block_tables, _, _ = arrays
-    _check_options(q, v_pages, None, softcap, sinks, k_scale, v_scale)
-    call = call_of(q, v_pages, block_tables, k_scale, None, softcap, sinks, config)
-    chosen = choose(backend, call)
-    options = _options(q, scale, softcap, sinks, k_scale, v_scale, return_lse, config)
-    module = module_of(chosen.backend)
-    if chosen.backend in _ATTENTION_ONLY:
-        return module.ragged_paged_attention(*arrays, **options)
-    return module.cascade_attention(*arrays, jnp.asarray(shared_len, jnp.int32), **options)
+    chosen = _chosen(backend, inputs, options)
+    cascade = getattr(chosen, "cascade_attention", None)
+    if cascade is None:
+        return chosen.attention(inputs, options)
+    return cascade(inputs, jnp.asarray(shared_len, jnp.int32), options)
 
 
 def write_kv(
@@ -180,11 +176,9 @@ def copy_pages(
     return _module(backend).copy_pages(pages, source, destination, count)
 
 
-def _module(backend: str) -> Any:
+def _module(backend: str) -> Backend:
     """For anything but attention, where "auto" has nothing to go by."""
-    if backend in _ATTENTION_ONLY:
-        return xla
-    if backend != "triton":
+    if backend not in BACK_ENDS:
         raise ValueError(f"backend={backend!r} must be 'xla', 'triton' or 'mosaic'")
     return module_of(backend)
 
@@ -211,46 +205,13 @@ def merge_states(out: Array, lse: Array) -> tuple[Array, Array]:
     return merged.astype(out.dtype), safe + jnp.log(total)
 
 
-def call_of(
-    q: Array,
-    v_pages: Array,
-    block_tables: Array,
-    k_scale: Array | None = None,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    config: Any = None,
-) -> Call:
-    """What is static about a call with these arrays (or descriptions of arrays)."""
-    num_tokens, num_heads, head_dim = q.shape
-    num_pages, num_kv_heads, page_size, _ = v_pages.shape
-    return Call(
-        num_tokens=num_tokens,
-        num_seqs=block_tables.shape[0],
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        num_pages=num_pages,
-        page_size=page_size,
-        max_pages=block_tables.shape[1],
-        dtype=q.dtype,
-        page_dtype=v_pages.dtype,
-        quantized=k_scale is not None,
-        window=window,
-        softcap=softcap,
-        sinks=sinks is not None,
-        config=config,
-    )
+def _chosen(backend: str, inputs: AttentionInputs, options: AttentionOptions) -> Backend:
+    return module_of(choose(backend, call_of(inputs, options)).backend)
 
 
-def _check(
-    q: Array,
-    k_pages: Array,
-    v_pages: Array,
-    block_tables: Array,
-    kv_lens: Array,
-    query_start: Array,
-) -> None:
+def _check(inputs: AttentionInputs) -> None:
+    """Raise ValueError for shapes that do not fit together."""
+    q, k_pages, v_pages = inputs.q, inputs.k_pages, inputs.v_pages
     if q.ndim != 3:
         raise ValueError(f"q must be [num_tokens, num_heads, head_dim], got {q.shape}")
     if k_pages.ndim != 4 or k_pages.shape != v_pages.shape:
@@ -263,53 +224,16 @@ def _check(
             f"q {q.shape} does not fit pages {k_pages.shape}: head_dim must be equal "
             "and num_heads a multiple of num_kv_heads"
         )
-    num_seqs = block_tables.shape[0]
-    if kv_lens.shape != (num_seqs,) or query_start.shape != (num_seqs + 1,):
+    num_seqs = inputs.block_tables.shape[0]
+    if inputs.kv_lens.shape != (num_seqs,) or inputs.query_start.shape != (num_seqs + 1,):
         raise ValueError(
-            f"block_tables {block_tables.shape} needs kv_lens [{num_seqs}] and "
+            f"block_tables {inputs.block_tables.shape} needs kv_lens [{num_seqs}] and "
             f"query_start [{num_seqs + 1}], "
-            f"got {kv_lens.shape} and {query_start.shape}"
+            f"got {inputs.kv_lens.shape} and {inputs.query_start.shape}"
         )
-
-
-def _options(
-    q: Array,
-    scale: float | None,
-    softcap: float | None,
-    sinks: Array | None,
-    k_scale: Array | None,
-    v_scale: Array | None,
-    return_lse: bool,
-    config: Any,
-) -> dict[str, Any]:
-    """Keyword arguments that every back end takes."""
-    return {
-        "scale": q.shape[-1] ** -0.5 if scale is None else scale,
-        "softcap": softcap,
-        "sinks": sinks,
-        "k_scale": k_scale,
-        "v_scale": v_scale,
-        "return_lse": return_lse,
-        "config": config,
-    }
-
-
-def _check_options(
-    q: Array,
-    v_pages: Array,
-    window: int | None,
-    softcap: float | None,
-    sinks: Array | None,
-    k_scale: Array | None,
-    v_scale: Array | None,
-) -> None:
-    if window is not None and window < 1:
-        raise ValueError(f"window={window} must be at least 1 position")
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap={softcap} must be above 0")
-    if sinks is not None and sinks.shape != (q.shape[1],):
-        raise ValueError(f"sinks must be [num_heads] = [{q.shape[1]}], got {sinks.shape}")
-    _check_factors(v_pages, k_scale, v_scale)
+    if inputs.sinks is not None and inputs.sinks.shape != (q.shape[1],):
+        raise ValueError(f"sinks must be [num_heads] = [{q.shape[1]}], got {inputs.sinks.shape}")
+    _check_factors(v_pages, inputs.k_scale, inputs.v_scale)
 
 
 def _check_factors(v_pages: Array, k_scale: Array | None, v_scale: Array | None) -> None:

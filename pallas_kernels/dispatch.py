@@ -6,11 +6,14 @@ import logging
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
+
+if TYPE_CHECKING:
+    from pallas_kernels.contract import Backend
+    from pallas_kernels.custom import CustomBackend
 
 # In the order in which "auto" asks: triton first, for it covers more chips and more calls, and
 # mosaic has not run on a GPU.
@@ -21,7 +24,7 @@ BACK_ENDS = {
 }
 _REASON = "the first that covers the call"
 _REASONS = {"triton": f"{_REASON}; mosaic is asked after it until it has run on a GPU"}
-# Covers the whole contract, on every platform.
+# Runs on every platform.
 _REFERENCE = "xla"
 
 # Of devices that one compiles for without having them.
@@ -94,12 +97,12 @@ class Choice:
     """A back end, and why.
 
     Attributes:
-        backend: its name.
+        backend: its name, or what is no part of this package.
         reason: a sentence.
         declined: (name, sentence) of each that was asked before and declined.
     """
 
-    backend: str
+    backend: str | CustomBackend
     reason: str
     declined: tuple[tuple[str, str], ...] = ()
 
@@ -108,24 +111,29 @@ class Choice:
         return f"{self.backend} ({self.reason}{asked})"
 
 
-def choose(backend: str, call: Call) -> Choice:
+def choose(backend: str | CustomBackend, call: Call) -> Choice:
     """Decide on a back end; the same call always gets the same answer.
 
     Raises:
         ValueError: an unknown name.
-        NotImplementedError: the named back end does not cover the call.
+        NotImplementedError: the named back end does not cover the call, or cannot be imported.
     """
+    if not isinstance(backend, str):
+        backend.check(call)
+        return Choice(backend, "a kernel of your own; pages are written and copied by xla")
     choice = _choose(backend, call)
     _log_once(choice)
     return choice
 
 
-def module_of(backend: str) -> ModuleType:
-    """The module behind a name, imported when first asked for."""
+def module_of(backend: str | CustomBackend) -> Backend:
+    """What computes the contract: the module behind a name, imported when first asked for."""
+    if not isinstance(backend, str):
+        return backend
     if backend not in BACK_ENDS:
         known = ", ".join(repr(name) for name in ("auto", *BACK_ENDS))
         raise ValueError(f"backend={backend!r} is unknown; available: {known}")
-    return import_module(BACK_ENDS[backend])
+    return cast("Backend", import_module(BACK_ENDS[backend]))
 
 
 @lru_cache(maxsize=256)
@@ -148,14 +156,19 @@ def _choose(backend: str, call: Call) -> Choice:
 
 def _ask(backend: str, call: Call) -> None:
     """Raise NotImplementedError, with a sentence, if the back end does not cover the call."""
-    module = module_of(backend)
+    try:
+        module = module_of(backend)
+    except (ImportError, AttributeError) as error:
+        # The parts of Pallas that a back end stands on come and go between versions of JAX.
+        raise NotImplementedError(
+            f"it cannot be imported with jax {jax.__version__}: {error}"
+        ) from error
     if call.config is not None and not isinstance(call.config, module.Config):
         raise NotImplementedError(
             f"config is a {type(call.config).__module__}.{type(call.config).__name__}, "
-            f"not {module.__name__}.Config"
+            f"not {module.Config.__module__}.Config"
         )
-    if backend != _REFERENCE:
-        module.check(call)
+    module.check(call)
 
 
 @lru_cache(maxsize=256)

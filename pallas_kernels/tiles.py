@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.contract import AttentionOptions
 from pallas_kernels.dispatch import Call
 
 Array = jax.Array
@@ -38,6 +39,19 @@ class Tiles(NamedTuple):
         place = jnp.arange(self.per_tile)
         first, count = self.table[:, 1, None], self.table[:, 2, None]
         return jnp.where(place < count, first + place, -1).reshape(-1)
+
+
+def prepare(
+    block_tables: Array,
+    kv_lens: Array,
+    query_start: Array,
+    num_tokens: int,
+    page_size: int,
+    options: AttentionOptions,
+) -> tuple[()]:
+    """Prepare nothing: tiles are cut in each layer, and XLA keeps one of the equal cuts."""
+    del block_tables, kv_lens, query_start, num_tokens, page_size, options
+    return ()
 
 
 def cut(

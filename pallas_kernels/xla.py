@@ -14,11 +14,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import export, lax
 
+from pallas_kernels.contract import STANDARD, AttentionInputs, AttentionOptions, KVLayout
+from pallas_kernels.dispatch import Call
 from pallas_kernels.quantized.activations import quantize
 
 Array = jax.Array
+
+# The scores want keys transposed: decode attention takes three quarters of the time on a CPU.
+page_layout = KVLayout(transposed_keys=True)
 
 # A finite stand-in for -inf: differences of two masked scores stay numbers.
 MASKED = -1e30
@@ -76,6 +81,8 @@ class _Tiles(NamedTuple):
 class WorkList(NamedTuple):
     """The work on some of a step's sequences; the same for every layer with the same window.
 
+    What `prepare` makes, one for each of the configuration's parts.
+
     items: int32 `[num_items, 6 + chunk_pages]`. Per item its tile; the position of its first key;
         one past the last cached key of its sequence (0 beyond the list); the tile's first token,
         number of tokens and first position; the pages. One array, so that the loop slices once.
@@ -89,22 +96,24 @@ class WorkList(NamedTuple):
     offset: Array
 
 
-WorkLists = tuple[WorkList, ...]
+export.register_namedtuple_serialization(WorkList, serialized_name="pallas_kernels.WorkList")
 
 
-def build_work_lists(
+def check(call: Call) -> None:
+    """Cover every call."""
+    del call
+
+
+def prepare(
     block_tables: Array,
     kv_lens: Array,
     query_start: Array,
-    *,
     num_tokens: int,
     page_size: int,
-    window: int | None = None,
-    config: Config | None = None,
-    batch_invariant: bool = False,
-) -> WorkLists:
-    """What `ragged_paged_attention` works through, to be made once for all layers of a step."""
-    config = config or Config.choose(num_tokens, block_tables.shape[0], batch_invariant)
+    options: AttentionOptions,
+) -> tuple[WorkList, ...]:
+    """List the work of `attention`."""
+    config = _config(options, num_tokens, block_tables.shape[0])
     query_lens = query_start[1:] - query_start[:-1]
     groups = [query_lens > 0]
     if len(config.parts) == 2:
@@ -113,7 +122,7 @@ def build_work_lists(
     for part, takes in zip(config.parts, groups, strict=True):
         chunk_pages = -(-part.chunk_tokens // page_size)
         tiles = _cut(kv_lens, query_start, takes, num_tokens, part)
-        work = _pair(tiles, kv_lens, block_tables, page_size, chunk_pages, window, part)
+        work = _pair(tiles, kv_lens, block_tables, page_size, chunk_pages, options.window, part)
         token = jnp.arange(num_tokens)[:, None]
         inside = (token >= tiles.first_token) & (token < tiles.first_token + tiles.num_tokens)
         tile = jnp.argmax(inside, axis=1)
@@ -122,91 +131,49 @@ def build_work_lists(
     return tuple(parts)
 
 
-def ragged_paged_attention(
-    q: Array,
-    k_pages: Array,
-    v_pages: Array,
-    block_tables: Array,
-    kv_lens: Array,
-    query_start: Array,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    k_scale: Array | None = None,
-    v_scale: Array | None = None,
-    return_lse: bool = False,
-    config: Config | None = None,
-    work_lists: WorkLists | None = None,
-    transposed_keys: bool = False,
-    batch_invariant: bool = False,
-) -> Array | tuple[Array, Array]:
-    """See `pallas_kernels.ragged_paged_attention`.
-
-    batch_invariant: how the default of `config` is chosen, see there.
-    transposed_keys: `k_pages` is `[num_pages, num_kv_heads, head_dim, page_size]`, as the
-        scores want it. Decode attention then takes three quarters of the time on a CPU.
-    """
-    config = config or Config.choose(q.shape[0], block_tables.shape[0], batch_invariant)
+def attention(inputs: AttentionInputs, options: AttentionOptions) -> Array | tuple[Array, Array]:
+    """See `pallas_kernels.ragged_paged_attention`."""
+    q, num_seqs = inputs.q, inputs.block_tables.shape[0]
+    config = _config(options, q.shape[0], num_seqs)
+    work_lists = inputs.prepared
     if work_lists is None:
-        work_lists = build_work_lists(
-            block_tables,
-            kv_lens,
-            query_start,
-            num_tokens=q.shape[0],
-            page_size=v_pages.shape[2],
-            window=window,
-            config=config,
+        work_lists = prepare(
+            inputs.block_tables,
+            inputs.kv_lens,
+            inputs.query_start,
+            q.shape[0],
+            inputs.v_pages.shape[2],
+            options,
         )
     found = [
-        _attend(
-            q,
-            k_pages,
-            v_pages,
-            part,
-            block_tables.shape[0],
-            part_config,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-            k_scale=k_scale,
-            v_scale=v_scale,
-            transposed_keys=transposed_keys,
-        )
+        _attend(inputs, options, part, part_config)
         for part, part_config in zip(work_lists, config.parts, strict=True)
     ]
     out, lse = found[0]
     for other, other_lse in found[1:]:
         out, lse = out + other, jnp.maximum(lse, other_lse)
-    return (out, lse) if return_lse else out
+    return (out, lse) if options.return_lse else out
+
+
+def _config(options: AttentionOptions, num_tokens: int, num_seqs: int) -> Config:
+    return options.config or Config.choose(num_tokens, num_seqs, options.batch_invariant)
 
 
 def _attend(
-    q: Array,
-    k_pages: Array,
-    v_pages: Array,
-    part: WorkList,
-    num_seqs: int,
-    config: Config,
-    *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: Array | None,
-    k_scale: Array | None,
-    v_scale: Array | None,
-    transposed_keys: bool,
+    inputs: AttentionInputs, options: AttentionOptions, part: WorkList, config: Config
 ) -> tuple[Array, Array]:
     """Output and log-sum-exp of the tokens of one part; 0 and -inf everywhere else."""
+    q, k_pages, v_pages, sinks = inputs.q, inputs.k_pages, inputs.v_pages, inputs.sinks
+    window, softcap = options.window, options.softcap
     num_tokens, num_heads, head_dim = q.shape
     _, num_kv_heads, page_size, _ = v_pages.shape
     group = num_heads // num_kv_heads
     chunk = -(-config.chunk_tokens // page_size) * page_size
     items, query_tile = config.items, config.query_tile
     num_items = part.num_items
-    queries = (q.astype(jnp.float32) * scale).reshape(num_tokens, num_kv_heads, group, head_dim)
+    queries = (q.astype(jnp.float32) * options.scale).reshape(
+        num_tokens, num_kv_heads, group, head_dim
+    )
     in_tile = jnp.arange(query_tile)
     in_chunk = jnp.arange(chunk)
 
@@ -215,8 +182,8 @@ def _attend(
         item = lax.dynamic_slice_in_dim(part.items, done * items, items)
         tile, start, end, first_token, count, first_position = item[:, :_FIXED].T
         pages = item[:, _FIXED:]
-        keys = _read_by_dim(k_pages, k_scale, pages, transposed_keys)
-        values = _read(v_pages, v_scale, pages)
+        keys = _read_by_dim(k_pages, inputs.k_scale, pages, options.layout)
+        values = _read(v_pages, inputs.v_scale, pages)
         tokens = jnp.minimum(first_token[:, None] + in_tile, num_tokens - 1)
         # [items, kv_heads, tile, group, chunk]
         score = jnp.einsum("iqhgd,ihdc->ihqgc", queries[tokens], keys, precision=_FULL)
@@ -264,7 +231,7 @@ def _attend(
             lax.dynamic_update_slice_in_dim(acc, new_acc, first, 0),
         )
 
-    num_tiles = _num_tiles(num_tokens, num_seqs, config)
+    num_tiles = _num_tiles(num_tokens, inputs.block_tables.shape[0], config)
     rows = (num_tiles, num_kv_heads, query_tile, group)
     carry = (
         jnp.int32(0),
@@ -294,12 +261,13 @@ def write_kv(
     k_scale: Array | None = None,
     v_scale: Array | None = None,
     *,
-    transposed_keys: bool = False,
+    layout: KVLayout = STANDARD,
 ) -> tuple[Array, ...]:
-    """See `pallas_kernels.write_kv`, and `transposed_keys` above."""
+    """See `pallas_kernels.write_kv`."""
     page_size = v_pages.shape[2]
     page, offset = slot_mapping // page_size, slot_mapping % page_size
-    slots = k_pages.at[page, :, :, offset] if transposed_keys else k_pages.at[page, :, offset]
+    turned = layout.transposed_keys
+    slots = k_pages.at[page, :, :, offset] if turned else k_pages.at[page, :, offset]
     factors = []
     if k_scale is not None and v_scale is not None:
         k, new_k_scale = quantize(k, k_pages.dtype)
@@ -409,12 +377,12 @@ def _read(pages: Array, scale: Array | None, index: Array) -> Array:
     return read.swapaxes(1, 2).reshape(items, num_kv_heads, chunk_pages * page_size, head_dim)
 
 
-def _read_by_dim(pages: Array, scale: Array | None, index: Array, transposed_keys: bool) -> Array:
+def _read_by_dim(pages: Array, scale: Array | None, index: Array, layout: KVLayout) -> Array:
     """Gather keys as float32 `[items, kv_heads, head_dim, chunk]`.
 
     XLA's CPU matmul reads that fastest, and would undo it if it could.
     """
-    if not transposed_keys:
+    if not layout.transposed_keys:
         return lax.optimization_barrier(jnp.swapaxes(_read(pages, scale, index), 2, 3))
     items, chunk_pages = index.shape
     _, num_kv_heads, head_dim, page_size = pages.shape

@@ -18,12 +18,12 @@ import numpy as np
 
 from benchmarks.kernel_traffic.programs import HEADS
 from pallas_kernels.api import (
-    call_of,
     cascade_attention,
     copy_pages,
     ragged_paged_attention,
     write_kv,
 )
+from pallas_kernels.contract import AttentionInputs, call_of
 from pallas_kernels.dispatch import module_of
 from pallas_kernels.lab.battery import Case, Problem, build, compare
 from pallas_kernels.quantized.matmul import quantized_matmul
@@ -124,7 +124,7 @@ def _split(backend: str, case: Case, splits: int) -> Any:
     """The default configuration with another number of splits."""
 
     given = {name: jnp.asarray(x) for name, x in build(case).arguments.items()}
-    call = call_of(given["q"], given["v_pages"], given["block_tables"])
+    call = call_of(AttentionInputs(**given))
     config = module_of(backend).Config.choose(call)
     return replace(config, decode=replace(config.decode, splits=splits))
 

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from pallas_kernels import mosaic, triton
+from pallas_kernels.contract import AttentionInputs, AttentionOptions
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,13 @@ class Plant:
         return _module(source, path)
 
     def attend(self, **arguments: Any) -> Any:
-        """`ragged_paged_attention` with the bug."""
+        """`pallas_kernels.ragged_paged_attention` with the bug."""
         arguments.pop("backend", None)
+        names = arguments.keys() & set(AttentionInputs._fields)
+        inputs = AttentionInputs(**{name: arguments.pop(name) for name in names})
         if arguments.get("scale") is None:
-            arguments["scale"] = arguments["q"].shape[-1] ** -0.5
-        return self.module().ragged_paged_attention(**arguments)
+            arguments["scale"] = inputs.q.shape[-1] ** -0.5
+        return self.module().attention(inputs, AttentionOptions(**arguments))
 
 
 @dataclass(frozen=True)

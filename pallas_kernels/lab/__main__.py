@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import jax
 
 from pallas_kernels import ragged_paged_attention
+from pallas_kernels.custom import load
 from pallas_kernels.lab.battery import CASES, MORE_CASES, PROPERTIES, Attend, check
 from pallas_kernels.lab.bench import Step, bench, chip_named
 from pallas_kernels.lab.bench import table as bench_table
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _attend(args: argparse.Namespace) -> Attend:
     if args.kernel is not None:
-        return load(args.kernel)
+        return _checked(partial(load, args.kernel, "--kernel"))
     return partial(ragged_paged_attention, backend=args.backend)
 
 
@@ -75,7 +75,7 @@ def _of_a_step(args: argparse.Namespace) -> int:
     chip = _checked(partial(chip_named, args.arch))
     if args.command == "compile":
         return compile_kernel(_attend(args), step, args.arch.lower())
-    kernel = None if args.kernel is None else load(args.kernel)
+    kernel = None if args.kernel is None else _attend(args)
     entries = list(bench(step, kernel, args.kernel or ""))
     print(bench_table(step, entries, chip), end="")
     if args.plot is not None:
@@ -90,21 +90,6 @@ def _checked(make: Callable[[], T]) -> T:
         return make()
     except ValueError as error:
         raise SystemExit(str(error)) from None
-
-
-def load(where: str) -> Attend:
-    """The function named `path/to/file.py:function`."""
-    path, _, name = where.rpartition(":")
-    if not Path(path).is_file():
-        raise SystemExit(f"--kernel={where!r} must be FILE.py:FUNCTION; there is no file {path!r}")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not callable(getattr(module, name, None)):
-        raise SystemExit(f"--kernel={where!r}: {path} has no function {name!r}")
-    return getattr(module, name)
 
 
 def run_battery(attend: Attend, *, more: bool = False, only: str = "") -> int:

@@ -14,7 +14,8 @@ from typing import Any
 import jax
 
 from pallas_kernels import tuned
-from pallas_kernels.api import call_of, ragged_paged_attention
+from pallas_kernels.api import ragged_paged_attention
+from pallas_kernels.contract import AttentionInputs, call_of
 from pallas_kernels.dispatch import Call, choose
 from pallas_kernels.lab.bench import Step
 from pallas_kernels.lab.clock import copies_for, measure
@@ -54,7 +55,7 @@ def autotune(
     """
     deadline = time.monotonic() + budget
     inputs = [step.arrays(seed) for seed in range(copies_for(step.page_bytes))]
-    call = call_of(inputs[0]["q"], inputs[0]["v_pages"], inputs[0]["block_tables"])
+    call = call_of(AttentionInputs(**inputs[0]))
     choose("triton", call)
     config = default = Config.by_heuristics(call)
     part = "decode" if step.new == 1 else "prefill"

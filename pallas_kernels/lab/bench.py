@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.api import call_of, ragged_paged_attention
+from pallas_kernels.api import ragged_paged_attention
+from pallas_kernels.contract import AttentionInputs, call_of
 from pallas_kernels.dispatch import BACK_ENDS, choose, current_target
 from pallas_kernels.lab.clock import Timing, copies_for, measure
 from pallas_kernels.roofline import CHIPS, Chip, Heads, best_splits, decode, prefill
@@ -112,7 +113,7 @@ def bench(step: Step, kernel: Callable[..., Any] | None = None, name: str = "") 
         if backend == "mosaic" and current_target() == "cpu":
             yield Entry(backend, None, "its interpreter takes minutes")
             continue
-        call = call_of(inputs[0]["q"], inputs[0]["v_pages"], inputs[0]["block_tables"])
+        call = call_of(AttentionInputs(**inputs[0]))
         try:
             choose(backend, call)
         except NotImplementedError as refusal:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.api import call_of, merge_states
+from pallas_kernels.api import merge_states
+from pallas_kernels.contract import AttentionInputs, AttentionOptions, call_of
 from pallas_kernels.mosaic.kernel import Score, launch
 from pallas_kernels.mosaic.tuning import Config, Tile
 from pallas_kernels.tiles import Tiles, cut
@@ -27,35 +28,18 @@ class Keys(NamedTuple):
     v_pages: Array
 
 
-def ragged_paged_attention(
-    q: Array,
-    k_pages: Array,
-    v_pages: Array,
-    block_tables: Array,
-    kv_lens: Array,
-    query_start: Array,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    k_scale: Array | None = None,
-    v_scale: Array | None = None,
-    return_lse: bool = False,
-    config: Config | None = None,
-) -> Array | tuple[Array, Array]:
+def attention(inputs: AttentionInputs, options: AttentionOptions) -> Array | tuple[Array, Array]:
     """See `pallas_kernels.ragged_paged_attention`."""
-    assert k_scale is None, "refused by `check`"
-    assert v_scale is None, "refused by `check`"
-    if config is None:
-        config = Config.choose(call_of(q, v_pages, block_tables, None, window, softcap, sinks))
-    keys = Keys(block_tables, k_pages, v_pages)
-    score = Score(scale, window, softcap)
-    out, lse = _attend_all(q, keys, kv_lens, query_start, score, config)
-    if sinks is not None:
-        out, lse = _with_sinks(out, lse, sinks)
+    assert inputs.k_scale is None, "refused by `check`"
+    q = inputs.q
+    config = options.config or Config.choose(call_of(inputs, options))
+    keys = Keys(inputs.block_tables, inputs.k_pages, inputs.v_pages)
+    score = Score(options.scale, options.window, options.softcap)
+    out, lse = _attend_all(q, keys, inputs.kv_lens, inputs.query_start, score, config)
+    if inputs.sinks is not None:
+        out, lse = _with_sinks(out, lse, inputs.sinks)
     out = out.astype(q.dtype)
-    return (out, lse) if return_lse else out
+    return (out, lse) if options.return_lse else out
 
 
 def _attend_all(

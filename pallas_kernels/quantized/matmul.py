@@ -39,11 +39,11 @@ def quantized_matmul(
     if backend not in ("auto", "triton", "xla"):
         raise ValueError(f"backend={backend!r} is unknown; available: 'auto', 'triton', 'xla'")
     if backend != "xla" and (backend == "triton" or current_target() == "cuda"):
-        from pallas_kernels.triton import matmul as triton
-
         try:
+            from pallas_kernels.triton import matmul as triton
+
             triton.check(x, weight)
-        except NotImplementedError:
+        except (ImportError, NotImplementedError):
             if backend == "triton":
                 raise
         else:

@@ -19,7 +19,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.api import call_of
+from pallas_kernels.contract import AttentionInputs, AttentionOptions, call_of
 from pallas_kernels.dispatch import current_target
 from pallas_kernels.tiles import Tiles, cut
 from pallas_kernels.triton.merge import merge_splits
@@ -41,6 +41,10 @@ class Keys(NamedTuple):
     k_scale: Array | None
     v_scale: Array | None
 
+    @classmethod
+    def of(cls, inputs: AttentionInputs) -> Keys:
+        return cls(*(getattr(inputs, name) for name in cls._fields))
+
 
 class Score(NamedTuple):
     """How a score is made of a query and a key; static."""
@@ -49,32 +53,19 @@ class Score(NamedTuple):
     window: int | None
     softcap: float | None
 
+    @classmethod
+    def of(cls, options: AttentionOptions) -> Score:
+        return cls(options.scale, options.window, options.softcap)
 
-def ragged_paged_attention(
-    q: Array,
-    k_pages: Array,
-    v_pages: Array,
-    block_tables: Array,
-    kv_lens: Array,
-    query_start: Array,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    k_scale: Array | None = None,
-    v_scale: Array | None = None,
-    return_lse: bool = False,
-    config: Config | None = None,
-) -> Array | tuple[Array, Array]:
+
+def attention(inputs: AttentionInputs, options: AttentionOptions) -> Array | tuple[Array, Array]:
     """See `pallas_kernels.ragged_paged_attention`."""
-    if config is None:
-        call = call_of(q, v_pages, block_tables, k_scale, window, softcap, sinks)
-        config = Config.choose(call)
-    keys = Keys(block_tables, k_pages, v_pages, k_scale, v_scale)
-    score = Score(scale, window, softcap)
-    out, lse = attend_from(q, keys, kv_lens, query_start, score, config, sinks)
-    return (out, lse) if return_lse else out
+    config = options.config or Config.choose(call_of(inputs, options))
+    keys, score = Keys.of(inputs), Score.of(options)
+    out, lse = attend_from(
+        inputs.q, keys, inputs.kv_lens, inputs.query_start, score, config, inputs.sinks
+    )
+    return (out, lse) if options.return_lse else out
 
 
 def attend_from(

@@ -12,7 +12,8 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.api import call_of, merge_states
+from pallas_kernels.api import merge_states
+from pallas_kernels.contract import AttentionInputs, AttentionOptions, call_of
 from pallas_kernels.tiles import Tiles, splits_for
 from pallas_kernels.triton.attention import Keys, Score, attend, attend_from
 from pallas_kernels.triton.tuning import BUSY, Config
@@ -21,27 +22,13 @@ Array = jax.Array
 
 
 def cascade_attention(
-    q: Array,
-    k_pages: Array,
-    v_pages: Array,
-    block_tables: Array,
-    kv_lens: Array,
-    query_start: Array,
-    shared_len: Array,
-    *,
-    scale: float,
-    softcap: float | None = None,
-    sinks: Array | None = None,
-    k_scale: Array | None = None,
-    v_scale: Array | None = None,
-    return_lse: bool = False,
-    config: Config | None = None,
+    inputs: AttentionInputs, shared_len: Array, options: AttentionOptions
 ) -> Array | tuple[Array, Array]:
     """See `pallas_kernels.cascade_attention`."""
-    call = call_of(q, v_pages, block_tables, k_scale, None, softcap, sinks)
-    config = config or Config.choose(call)
-    keys = Keys(block_tables, k_pages, v_pages, k_scale, v_scale)
-    score = Score(scale, None, softcap)
+    call = call_of(inputs, options)
+    config = options.config or Config.choose(call)
+    q, query_start = inputs.q, inputs.query_start
+    keys, score = Keys.of(inputs), Score.of(options)
     num_tokens = q.shape[0]
 
     per_tile = config.prefill.rows // call.group
@@ -64,14 +51,14 @@ def cascade_attention(
     own_out, own_lse = attend_from(
         q,
         keys,
-        kv_lens,
+        inputs.kv_lens,
         query_start,
         score,
         config,
-        sinks,
+        inputs.sinks,
         first_key=shared_len,
         dtype=jnp.float32,
     )
     out, lse = merge_states(jnp.stack((out, own_out)), jnp.stack((lse, own_lse)))
     out = out.astype(q.dtype)
-    return (out, lse) if return_lse else out
+    return (out, lse) if options.return_lse else out

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.contract import STANDARD, KVLayout
 from pallas_kernels.dispatch import current_target
 from pallas_kernels.quantized.activations import quantize
 from pallas_kernels.triton.tuning import padded
@@ -33,8 +34,11 @@ def write_kv(
     slot_mapping: Array,
     k_scale: Array | None = None,
     v_scale: Array | None = None,
+    *,
+    layout: KVLayout = STANDARD,
 ) -> tuple[Array, ...]:
     """See `pallas_kernels.write_kv`. Nothing is written to page 0."""
+    assert layout == STANDARD
     pages = Written(k_pages, v_pages, k_scale, v_scale)
     (written,) = pl.pallas_call(
         _kernel,

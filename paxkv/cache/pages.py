@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.contract import STANDARD, KVLayout
 from paxkv.models.config import ModelConfig
 
 # Of each layer the keys, the values and, if they are quantized, the factors of both.
@@ -20,7 +21,7 @@ class PageLayout:
     """Per layer a key and a value array of `[num_pages, num_kv_heads, block_size, head_dim]`; of
     one-byte types also the factors of both, float32 `[num_pages, block_size, num_kv_heads]`.
 
-    transposed_keys: the last two axes of the keys are exchanged, which the XLA path reads faster.
+    kv_layout: how the attention kernels want the axes of keys and values to lie.
     """
 
     num_layers: int
@@ -28,14 +29,14 @@ class PageLayout:
     block_size: int
     head_dim: int
     dtype: np.dtype
-    transposed_keys: bool = False
+    kv_layout: KVLayout = STANDARD
 
     @classmethod
     def of(
-        cls, config: ModelConfig, block_size: int, dtype: np.dtype, transposed_keys: bool = False
+        cls, config: ModelConfig, block_size: int, dtype: np.dtype, kv_layout: KVLayout = STANDARD
     ) -> PageLayout:
         heads, dim = config.num_kv_heads, config.head_dim
-        return cls(config.num_layers, heads, block_size, dim, dtype, transposed_keys)
+        return cls(config.num_layers, heads, block_size, dim, dtype, kv_layout)
 
     @property
     def quantized(self) -> bool:
@@ -54,9 +55,8 @@ class PageLayout:
 
     def arrays(self, num_pages: int) -> tuple[jax.ShapeDtypeStruct, ...]:
         """Description of one layer's keys and values, and of their factors if there are any."""
-        values = (num_pages, self.num_kv_heads, self.block_size, self.head_dim)
-        keys = (*values[:2], *values[:1:-1]) if self.transposed_keys else values
-        found = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in (keys, values)]
+        sizes = (num_pages, self.num_kv_heads, self.block_size, self.head_dim)
+        found = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.kv_layout.shapes(*sizes)]
         if self.quantized:
             factors = (num_pages, self.block_size, self.num_kv_heads)
             found += [jax.ShapeDtypeStruct(factors, FACTOR)] * 2

@@ -90,7 +90,7 @@ def build_engine(
     page_dtype = resolve_dtype(config.kv_cache_dtype, dtype)
     _require_step_memory(config, model, dtype)
     kernels = Kernels.choose(model, config, dtype, page_dtype)
-    layout = PageLayout.of(model, config.block_size, page_dtype, kernels.transposed_keys)
+    layout = PageLayout.of(model, config.block_size, page_dtype, kernels.page_layout)
     choose = Buckets.single if config.deterministic else Buckets.choose
     buckets = choose(config.max_num_seqs, config.max_num_batched_tokens)
     num_host_blocks = host_blocks(layout, config)
@@ -113,7 +113,7 @@ def build_engine(
         lambda num_pages: step_memory(CompiledPrograms(arguments(num_pages=num_pages))).total,
     )
     # A back end may decline a number of pages, which is known only now.
-    Kernels.choose(model, replace(config, num_gpu_blocks=size.num_pages), dtype, page_dtype)
+    kernels.check(model, replace(config, num_gpu_blocks=size.num_pages), dtype, page_dtype)
     config = replace(config, num_gpu_blocks=size.num_blocks)
     if jax.default_backend() == "cpu":
         pages = size.num_pages * layout.bytes_per_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
@@ -16,7 +16,7 @@ from paxkv.validation import shown
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
 PageDtype = Literal[Dtype, "int8", "fp8", "fp8_e4m3", "fp8_e5m2"]
 PreemptionMode = Literal["recompute", "swap", "auto"]
-AttentionBackend = Literal["auto", "xla", "triton", "mosaic"]
+ATTENTION_BACKENDS = ("auto", "xla", "triton", "mosaic")
 LONG_PREFILL_SHARE = 0.04  # of max_model_len, as vLLM has it
 DTYPES = {
     "float": "float32",
@@ -64,7 +64,8 @@ class EngineConfig:
     enable_chunked_prefill: split prompts over steps; without it a prompt is computed whole.
     enable_prefix_caching: keep full blocks of finished requests for prompts that start the same.
     attention_backend: "auto" takes the first back end of `pallas_kernels` that covers the model on
-        this device; "xla", "triton" or "mosaic" insists.
+        this device; "xla", "triton" or "mosaic" insists. A kernel of your own is
+        "path/file.py:function", or a function in Python (docs/kernels.md).
     max_logprobs: most alternatives that logprobs and prompt_logprobs may ask for; -1 for all.
     max_beam_width: most beams of one request.
     seed: base of requests without a seed of their own.
@@ -100,7 +101,7 @@ class EngineConfig:
     length_aware: bool = False
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
-    attention_backend: AttentionBackend = "auto"
+    attention_backend: str | Callable[..., Any] = "auto"
     max_logprobs: int = 20
     max_beam_width: int = 32
     seed: int = 0
@@ -150,11 +151,17 @@ class EngineConfig:
             ("dtype", get_args(Dtype)),
             ("kv_cache_dtype", get_args(PageDtype)),
             ("preemption_mode", get_args(PreemptionMode)),
-            ("attention_backend", get_args(AttentionBackend)),
         ):
             if getattr(self, name) not in choices:
                 allowed = ", ".join(choices)
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {allowed}")
+        backend = self.attention_backend
+        is_kernel = callable(backend) or (isinstance(backend, str) and ".py:" in backend)
+        if backend not in ATTENTION_BACKENDS and not is_kernel:
+            raise ValueError(
+                f"attention_backend={backend!r} must be one of {', '.join(ATTENTION_BACKENDS)}, "
+                "path/file.py:function or a function"
+            )
         if self.allocation not in ("paged", "contiguous"):
             raise ValueError(f"allocation={self.allocation!r} must be one of paged, contiguous")
         for name in (

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.contract import KVLayout
 from paxkv.cache.pages import PageLayout, allocate
 from paxkv.cache.swap import HostPages, chunk_sizes, chunks, gather_pages, scatter_pages
 from paxkv.memory import Transfers
@@ -46,7 +47,7 @@ def any_bits(random: np.random.Generator, shape: tuple[int, ...], dtype: type) -
 )
 @pytest.mark.parametrize("transposed_keys", [False, True])
 def test_every_bit_comes_back(dtype: type, transposed_keys: bool) -> None:
-    layout = PageLayout(2, 3, 4, 8, np.dtype(dtype), transposed_keys)
+    layout = PageLayout(2, 3, 4, 8, np.dtype(dtype), KVLayout(transposed_keys))
     random = np.random.default_rng(0)
     pages = [
         tuple(jnp.asarray(any_bits(random, a.shape, a.dtype)) for a in pair)

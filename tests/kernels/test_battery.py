@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels import ragged_paged_attention, xla
+from pallas_kernels.contract import AttentionInputs, AttentionOptions, KVLayout
 from pallas_kernels.lab.battery import CASES, MORE_CASES, PROPERTIES, check
 
 BACK_ENDS = ["xla", "triton"]
@@ -43,11 +44,14 @@ def test_property(holds, backend):
     holds(attention(backend))
 
 
-def transposed_keys(*, q, k_pages, scale=None, **others):
+def transposed_keys(*, scale=None, window=None, softcap=None, return_lse=False, **arrays):
     """The XLA path with the keys as the engine lays them out on a CPU."""
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    turned = jnp.swapaxes(k_pages, 2, 3)
-    return xla.ragged_paged_attention(q, turned, scale=scale, transposed_keys=True, **others)
+    inputs = AttentionInputs(**arrays)
+    inputs = inputs._replace(k_pages=jnp.swapaxes(inputs.k_pages, 2, 3))
+    scale = inputs.q.shape[-1] ** -0.5 if scale is None else scale
+    layout = KVLayout(transposed_keys=True)
+    options = AttentionOptions(scale, window, softcap, return_lse, layout=layout)
+    return xla.attention(inputs, options)
 
 
 @pytest.mark.parametrize("case", [*CASES[:2], CASES[-2]], ids=lambda case: case.name)

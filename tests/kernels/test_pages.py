@@ -38,7 +38,7 @@ def test_keys_written_by_dim_are_the_same_keys():
     slots = np.array([21, 4, 7], np.int32)
     want = write_kv(*(jnp.asarray(x) for x in pages), k, v, slots)
     turned = jnp.asarray(np.swapaxes(pages[0], 2, 3))
-    got = xla.write_kv(turned, jnp.asarray(pages[1]), k, v, slots, transposed_keys=True)
+    got = xla.write_kv(turned, jnp.asarray(pages[1]), k, v, slots, layout=xla.page_layout)
     np.testing.assert_array_equal(np.swapaxes(got[0], 2, 3), want[0])
     np.testing.assert_array_equal(got[1], want[1])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import Call, choose, merge_states, ragged_paged_attention, triton, xla
-from pallas_kernels.api import call_of
+from pallas_kernels.contract import AttentionInputs, call_of
 from pallas_kernels.lab.battery import Case, build
 
 # Compiled as one program: op by op, as many compilations as operations.
@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused(change, message):
 
 def described(**changes) -> Call:
     given = arguments()
-    call = call_of(given["q"], given["v_pages"], given["block_tables"])
+    call = call_of(AttentionInputs(**given))
     return Call(**(vars(call) | changes))
 
 

@@ -150,7 +150,7 @@ def held_at(tiny: Tiny, pages: np.ndarray, count: int) -> list[np.ndarray]:
     page, offset = np.divmod(np.arange(count), tiny.options.block_size)
     found = []
     for keys, values in tiny.engine.runner._pages:
-        if tiny.engine.runner.programs.arguments.kernels.transposed_keys:
+        if tiny.engine.runner.programs.arguments.kernels.page_layout.transposed_keys:
             keys = keys.swapaxes(2, 3)
         found += [np.asarray(x)[pages[page], :, offset] for x in (keys, values)]
     return found

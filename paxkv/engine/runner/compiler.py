@@ -89,7 +89,9 @@ class Compiler:
     def _kept(self, function: partial[Any], args: Any, donate: tuple[int, ...]) -> Any:
         """`function` as it was traced before, or is now to be kept; None if it cannot be kept."""
         store = TraceCache.beside_compilation_cache()
-        if store is None:
+        # The key has no part for what a user's kernel calls.
+        custom = any(getattr(value, "is_custom", False) for value in function.keywords.values())
+        if store is None or custom:
             return None
         key = trace_key(function, args, donate)
         exported = store.load(key)

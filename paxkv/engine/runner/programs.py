@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jax import export
 
-from pallas_kernels.xla import WorkList
 from paxkv.cache.swap import gather_pages, scatter_pages
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.packing import Packing
@@ -67,7 +66,6 @@ class Prepared(NamedTuple):
 for _kind in (
     BeamCandidates,
     Copies,
-    WorkList,
     Prepared,
     SampleResult,
     Step,
@@ -103,9 +101,7 @@ def prepare(
         query_start=plan["query_start"],
     )
     x, rotations = embed(embedding, step, ropes, config)
-    work_lists = tuple(
-        kernels.work_lists(step, x.shape[1], page_size, window) for window in config.windows
-    )
+    work_lists = kernels.prepare(config, step, page_size)
     source, target = plan["copies"]
     copies = Copies(source, target, plan["num_copies"][0])
     return Prepared(x, rotations, step, work_lists, copies, plan["sample_rows"]), tables
