@@ -190,7 +190,7 @@ def test_missing_surplus_and_misshaped_tensors_are_named(tmp_path: Path) -> None
         load_params(open_checkpoint(path), put=np.asarray)
     more = {"blk.0.attn_q_norm.weight": np.ones(tiny.HEAD_DIM, np.float32)}
     path = tiny.write_gguf(tmp_path / "more.gguf", weights, extra=more)
-    with pytest.raises(ValueError, match=r"surplus tensor blk\.0\.attn_q_norm\.weight"):
+    with pytest.raises(ValueError, match=r"surplus tensor .*self_attn\.q_norm\.weight"):
         load_params(open_checkpoint(path), put=np.asarray)
     other = weights | {name: np.ones((tiny.INNER, 32), np.float32)}
     path = tiny.write_gguf(tmp_path / "other.gguf", other)
