@@ -29,11 +29,10 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionS
 from pallas_kernels.lab.offline import TARGETS
 from paxkv.cache.pages import PageLayout
 from paxkv.engine.config import ResolvedConfig
-from paxkv.engine.runner.arguments import Arguments
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
-from paxkv.engine.runner.compiled_programs import CompiledPrograms
-from paxkv.engine.runner.program import Variant
+from paxkv.engine.runner.compiler import CompiledPrograms
+from paxkv.engine.runner.program import Arguments, Variant
 from paxkv.engine.runner.programs import FORWARD
 from paxkv.models.config import ModelConfig
 from paxkv.models.rope import rope_tables

@@ -16,10 +16,9 @@ from paxkv.engine.config import DTYPES, EngineConfig, ResolvedConfig
 from paxkv.engine.engine import Engine
 from paxkv.engine.fork import mark_in_use, refuse_forked
 from paxkv.engine.progress import bar
-from paxkv.engine.runner.arguments import Arguments
 from paxkv.engine.runner.attention import Kernels
 from paxkv.engine.runner.buckets import Buckets
-from paxkv.engine.runner.compiled_programs import CompiledPrograms
+from paxkv.engine.runner.compiler import CompiledPrograms
 from paxkv.engine.runner.device_memory import (
     DeviceMemory,
     claim,
@@ -31,6 +30,7 @@ from paxkv.engine.runner.device_memory import (
 )
 from paxkv.engine.runner.malloc import keep_temporaries, return_freed
 from paxkv.engine.runner.model_input import InputBuilder
+from paxkv.engine.runner.program import Arguments
 from paxkv.engine.runner.runner import Runner
 from paxkv.engine.scheduler.queues import Preemption
 from paxkv.memory import BlockManager, ContiguousManager

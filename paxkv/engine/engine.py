@@ -14,9 +14,8 @@ from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.fork import refuse_forked
 from paxkv.engine.request import Request
 from paxkv.engine.runner.model_input import InputBuilder
-from paxkv.engine.runner.prompt_results import PromptResults
+from paxkv.engine.runner.results import PromptResults, SamplerOutput
 from paxkv.engine.runner.runner import Runner
-from paxkv.engine.runner.sampler_output import SamplerOutput
 from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.scheduler.queues import Preemption
 from paxkv.engine.scheduler.scheduler import Scheduler

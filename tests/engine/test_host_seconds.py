@@ -68,7 +68,7 @@ def test_waiting_for_tokens_is_the_devices_time(
         def __getattr__(self, name: str) -> Any:
             return getattr(np, name)
 
-    monkeypatch.setattr("paxkv.engine.runner.sampler_output.np", SlowToRead())
+    monkeypatch.setattr("paxkv.engine.runner.results.np", SlowToRead())
     host, device = seconds(tiny)
     assert device >= SLOW > 2 * host
 

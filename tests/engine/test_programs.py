@@ -7,10 +7,9 @@ import inspect
 import numpy as np
 import pytest
 
-from paxkv.engine.runner.packing import Packing
 from paxkv.engine.runner.programs import PROGRAMS, Program
 from paxkv.engine.runner.sampling_input import EDITS, SamplingInput, sample_packing
-from paxkv.fields import Field, fields_of, neutral_rows
+from paxkv.fields import Field, Packing, fields_of, neutral_rows
 from paxkv.sampling.logit_edits import ALL_ALLOWED, LogitEdits
 from paxkv.sampling.sampler import SamplingRows
 from paxkv.sampling.sampling_params import SamplingParams

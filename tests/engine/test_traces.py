@@ -68,7 +68,7 @@ def test_a_second_start_traces_nothing_and_runs_the_same_programs(
         shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), found) for found in results]
         assert shapes[0] == shapes[1]
         aliased = [
-            compiler(tiny)._programs[name].executable.memory_analysis().alias_size_in_bytes
+            compiler(tiny)._programs[name].call.memory_analysis().alias_size_in_bytes
             for tiny in (plain, first, second)
         ]
         assert aliased[0] == aliased[1] == aliased[2], name

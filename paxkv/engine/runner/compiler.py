@@ -1,31 +1,33 @@
-"""Compiling ahead of time, counting, and the persistent caches."""
+"""Compile programs ahead of time, count them, and keep them in persistent caches."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
+from paxkv.engine.runner.program import ONCE, Arguments, Program, Variant
+from paxkv.engine.runner.programs import PREPARE, PROGRAMS
 from paxkv.engine.runner.trace_cache import TraceCache, surroundings, trace_key, traced
 
 logger = logging.getLogger(__name__)
 
 
-class Program(NamedTuple):
-    """An executable, and the shapes of its results as a tree."""
+class Executable(NamedTuple):
+    """A compiled program, and the shapes of its results as a tree."""
 
-    executable: Any
+    call: Any
     results: Any
 
 
 # Programs of this process's engines by last use, so that one like another compiles nothing. The
 # oldest are dropped, unless an engine still has them.
-_shared: dict[Hashable, Program] = {}
+_shared: dict[Hashable, Executable] = {}
 MAX_SHARED = 256
 
 
@@ -40,7 +42,7 @@ class Compiler:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.num_traced = 0
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, Executable] = {}
         self._surroundings = surroundings()
 
     @property
@@ -64,7 +66,7 @@ class Compiler:
         """
         found = self._programs.get(name)
         if found is not None:
-            return found.executable
+            return found.call
         start = time.perf_counter()
         shapes = jax.tree.map(_shape, args())
         leaves, structure = jax.tree.flatten(shapes)
@@ -76,15 +78,15 @@ class Compiler:
             del _shared[next(iter(_shared))]
         self.seconds += time.perf_counter() - start
         logger.debug("%s ready in %.1f s", name, time.perf_counter() - start)
-        return program.executable
+        return program.call
 
-    def _make(self, function: partial[Any], args: Any, donate: tuple[int, ...]) -> Program:
+    def _make(self, function: partial[Any], args: Any, donate: tuple[int, ...]) -> Executable:
         call = self._kept(function, args, donate)
         if call is None:
             self.num_traced += 1
             call = function
         lowered = jax.jit(call, donate_argnums=donate).lower(*args)
-        return Program(lowered.compile(), lowered.out_info)
+        return Executable(lowered.compile(), lowered.out_info)
 
     def _kept(self, function: partial[Any], args: Any, donate: tuple[int, ...]) -> Any:
         """`function` as it was traced before, or is now to be kept; None if it cannot be kept."""
@@ -131,3 +133,62 @@ def use_persistent_cache(directory: str | Path | None) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     jax.config.update("jax_raise_persistent_cache_errors", False)
+
+
+class CompiledPrograms:
+    """The declared programs, each compiled for a variant when it is first asked for.
+
+    Attributes:
+        arguments: what they are compiled for.
+        compiler: keeps and counts them.
+    """
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+        self.compiler = Compiler()
+        self._requests: dict[tuple[str, Variant], tuple[Any, ...]] = {}
+
+    def get(self, program: Program, variant: Variant = ONCE) -> Any:
+        """Return the executable; call it with the arguments that `program` declares."""
+        key = program.name, variant
+        request = self._requests.get(key)
+        if request is None:
+            request = self._requests[key] = self._request(program, variant)
+        return self.compiler.get(*request)
+
+    def all(self) -> Iterator[tuple[Program, Variant]]:
+        """Every program that a step may call."""
+        for program in PROGRAMS:
+            for variant in getattr(self.arguments, program.variants):
+                yield program, variant
+
+    def compile_all(self, progress: Callable[[int, int], None]) -> None:
+        """Compile every program of every variant; `progress(done, in all)` before each and at the
+        end."""
+        programs = list(self.all())
+        for done, (program, variant) in enumerate(programs):
+            progress(done, len(programs))
+            self.get(program, variant)
+        for rows in self.arguments.sample_packings:
+            self.arguments.neutral_edits(rows)
+        progress(len(programs), len(programs))
+
+    def _request(self, program: Program, variant: Variant) -> tuple[Any, ...]:
+        """Arguments of `Compiler.get`."""
+        static = {name: self.arguments.static[name](variant) for name in program.static}
+
+        def args() -> tuple[Any, ...]:
+            return tuple(self._array(name, variant) for name in program.arguments)
+
+        donate = tuple(program.arguments.index(name) for name in program.donate)
+        return program.name_of(variant), partial(program.function, **static), args, donate
+
+    def _array(self, name: str, variant: Variant) -> Any:
+        """`prepared`, or a part of it, is what the program before returns."""
+        name, _, part = name.partition(".")
+        if name != "prepared":
+            return self.arguments.arrays[name](variant)
+        step = Variant(variant.shape)
+        self.get(PREPARE, step)
+        prepared = self.compiler.results(PREPARE.name_of(step))[0]
+        return getattr(prepared, part) if part else prepared

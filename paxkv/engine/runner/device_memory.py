@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 from collections.abc import Callable
@@ -13,8 +14,7 @@ import numpy as np
 
 from paxkv.cache.pages import PageLayout, grid_down, grid_up
 from paxkv.engine.config import ResolvedConfig
-from paxkv.engine.device_total import total_memory
-from paxkv.engine.runner.compiled_programs import CompiledPrograms
+from paxkv.engine.runner.compiler import CompiledPrograms
 from paxkv.engine.runner.program import ONCE, Variant
 
 logger = logging.getLogger(__name__)
@@ -266,3 +266,22 @@ def new_bytes(program: Any) -> int:
 
 def array_bytes(tree: Any) -> int:
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def total_memory(device: Any) -> int | None:
+    """Bytes, asked of the CUDA driver; None for another device, or without a driver."""
+    if getattr(device, "platform", None) != "gpu":
+        return None
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # not NVIDIA's
+        return None
+    handle, found = ctypes.c_int(), ctypes.c_size_t()
+    for status in (
+        driver.cuInit(0),
+        driver.cuDeviceGet(ctypes.byref(handle), device.local_hardware_id),
+        driver.cuDeviceTotalMem_v2(ctypes.byref(found), handle),
+    ):
+        if status != 0:
+            return None
+    return found.value

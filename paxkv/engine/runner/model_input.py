@@ -9,9 +9,8 @@ import numpy as np
 
 from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.runner.buckets import Buckets, padded
-from paxkv.engine.runner.packing import Packing
 from paxkv.engine.scheduler.output import SchedulerOutput
-from paxkv.fields import Field
+from paxkv.fields import Field, Packing
 from paxkv.memory import BlockManager, Transfers
 
 

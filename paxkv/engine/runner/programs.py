@@ -18,9 +18,9 @@ from jax import export
 
 from paxkv.cache.swap import gather_pages, scatter_pages
 from paxkv.engine.runner.attention import Kernels
-from paxkv.engine.runner.packing import Packing
 from paxkv.engine.runner.program import Program
 from paxkv.engine.runner.sampling_input import EDITS
+from paxkv.fields import Packing
 from paxkv.models.attention import Step
 from paxkv.models.config import LayerKind, ModelConfig
 from paxkv.models.decoder import Pages, embed, final_norm, logits, run_layers

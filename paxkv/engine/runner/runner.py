@@ -13,13 +13,11 @@ import numpy as np
 from paxkv.cache.pages import PageLayout, allocate
 from paxkv.engine.config import ResolvedConfig
 from paxkv.engine.runner import programs as declared
-from paxkv.engine.runner.arguments import COUNTED_TOKENS, PATCHED_CELLS, SCORED_ROWS
-from paxkv.engine.runner.compiled_programs import CompiledPrograms
-from paxkv.engine.runner.compiler import Compiler
+from paxkv.engine.runner.compiler import CompiledPrograms, Compiler
 from paxkv.engine.runner.hooks import Hooks
 from paxkv.engine.runner.model_input import ModelInput, StepShape
-from paxkv.engine.runner.program import Variant
-from paxkv.engine.runner.sampler_output import DeviceClock, SamplerOutput
+from paxkv.engine.runner.program import COUNTED_TOKENS, PATCHED_CELLS, SCORED_ROWS, Variant
+from paxkv.engine.runner.results import DeviceClock, SamplerOutput
 from paxkv.engine.runner.sampling_input import (
     SamplingInputBuilder,
     counts_slot,

@@ -11,10 +11,9 @@ import numpy as np
 from paxkv.engine.beam.request import BeamRequest
 from paxkv.engine.runner.buckets import padded
 from paxkv.engine.runner.hooks import Hooks
-from paxkv.engine.runner.packing import Packing
 from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.sequence import Sequence
-from paxkv.fields import Field, fields_of
+from paxkv.fields import Field, Packing, fields_of
 from paxkv.sampling.logit_edits import LogitEdits
 from paxkv.sampling.sampler import RowSettings, SamplingRows
 

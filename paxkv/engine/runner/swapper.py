@@ -11,7 +11,7 @@ import numpy as np
 from paxkv.cache.pages import PageLayout
 from paxkv.cache.swap import Content, HostPages, chunks
 from paxkv.engine.runner import programs as declared
-from paxkv.engine.runner.compiled_programs import CompiledPrograms
+from paxkv.engine.runner.compiler import CompiledPrograms
 from paxkv.engine.runner.program import Variant
 from paxkv.memory import Transfers
 
