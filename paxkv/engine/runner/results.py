@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paxkv.engine.embedding import EmbeddingRequest
 from paxkv.engine.request import Request
-from paxkv.engine.runner.runner import Runner
 from paxkv.engine.scheduler.output import SchedulerOutput
 from paxkv.engine.sequence import Sequence
 from paxkv.outputs import token_logprobs
 from paxkv.sampling.sampler import SampleResult
 from paxkv.text.detokenizer import CONTEXT_TOKENS
+
+if TYPE_CHECKING:
+    from paxkv.engine.runner.runner import Runner
 
 
 class DeviceClock:
