@@ -124,7 +124,7 @@ def test_pc_01_equal_hashes_of_two_tenants(
     memory = server.model.engine.block_manager
     server.on_engine(lambda engine: engine.block_manager.reset_prefix_cache())
     with monkeypatch.context() as patched:
-        for owner in (memory, memory._state.cached):
+        for owner in (memory, memory._state.row_hashes):
             patched.setattr(owner, "_block_hash", lambda *_: b"7" * 32)
         assert [tokens(server, body) for body in bodies] == want
     server.on_engine(lambda engine: engine.block_manager.reset_prefix_cache())
