@@ -12,6 +12,7 @@ MANY = 500
 
 
 class LongCall:
+    error = None
     closed = False
     told = 0
 

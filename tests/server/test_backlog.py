@@ -18,7 +18,7 @@ SLOTS, LIMIT = 3, 4
 
 def request(name: str, sequences: int = 1, tokens: int = 10) -> Any:
     params = SimpleNamespace(children=sequences)
-    return SimpleNamespace(request_id=name, params=params, num_prompt=tokens)
+    return SimpleNamespace(request_id=name, sampling_params=params, num_prompt=tokens)
 
 
 def full(backlog: Backlog, sequences: int = 1) -> bool:
@@ -39,13 +39,13 @@ class Model:
     waiting: list[Any] = field(default_factory=list)
 
     def excess(self) -> int:
-        free = SLOTS - sum(r.params.children for r in self.running)
+        free = SLOTS - sum(r.sampling_params.children for r in self.running)
         excess = 0
         for r in self.waiting:
-            if excess or r.params.children > free:
-                excess += r.params.children
+            if excess or r.sampling_params.children > free:
+                excess += r.sampling_params.children
             else:
-                free -= r.params.children
+                free -= r.sampling_params.children
         return excess
 
     def takes(self, new: Any) -> bool:
@@ -58,9 +58,9 @@ class Model:
 
     def step(self) -> list[Any]:
         started = []
-        free = SLOTS - sum(r.params.children for r in self.running)
-        while self.waiting and self.waiting[0].params.children <= free:
-            free -= self.waiting[0].params.children
+        free = SLOTS - sum(r.sampling_params.children for r in self.running)
+        while self.waiting and self.waiting[0].sampling_params.children <= free:
+            free -= self.waiting[0].sampling_params.children
             started.append(self.waiting.pop(0))
         self.running += started
         return started
