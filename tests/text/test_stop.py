@@ -29,7 +29,7 @@ def generate(ids, *, skip_special_tokens=True, streaming=True, **rules):
         if decision is not None:
             break
     else:
-        state.finish(Finish("length"))
+        state.close(Finish("length"))
     deltas.append(state.take_delta())
     return state, deltas, used
 
