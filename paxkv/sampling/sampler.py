@@ -122,7 +122,7 @@ def _sigma_threshold(blocks: jax.Array, top: jax.Array, sigmas: jax.Array) -> ja
 
     def find() -> jax.Array:
         counted = blocks > -jnp.inf
-        number = counted.sum(-1).sum(-1)
+        number = counted.sum(-1).sum(-1).astype(jnp.float32)
         below = jnp.where(counted, blocks - top[:, None, None], 0.0)
         mean = below.sum(-1).sum(-1) / number
         squares = jnp.where(counted, (below - mean[:, None, None]) ** 2, 0.0)

@@ -11,6 +11,7 @@ import pytest
 
 from convert import load_params, open_checkpoint
 from convert.hf_config import hf_config
+from pallas_kernels import xla
 from paxkv.engine.runner.program import Variant
 from paxkv.engine.runner.programs import LAYERS
 from paxkv.models.config import LayerKind, ModelConfig, RopeParameters
@@ -122,17 +123,15 @@ def test_groups_of_equal_kinds_share_a_program(loaded: Any) -> None:
 def test_work_lists_are_made_once_for_each_window(
     loaded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paxkv.engine.runner.attention import Kernels
-
     config, params = loaded("gemma3")
     windows = []
-    plain = Kernels.work_lists
+    plain = xla.prepare
 
-    def counted(self: Kernels, *args: Any) -> Any:
-        windows.append(args[-1])
-        return plain(self, *args)
+    def counted(*args: Any) -> Any:
+        windows.append(args[-1].window)
+        return plain(*args)
 
-    monkeypatch.setattr(Kernels, "work_lists", counted)
+    monkeypatch.setattr(xla, "prepare", counted)
     engine = Tiny(config, params, layers_per_program=2, max_num_seqs=3, deterministic=True)
     engine.tokens(PROMPT[:4], greedy(1))
     assert windows == [7, None]
